@@ -1,0 +1,108 @@
+"""The gated delta rule as a fold: one token after another, float64, no chunks and no slots.
+
+    S  <-  exp(g) S                      forget
+    u   =  beta (v - S k)                what the state got wrong about this key
+    S  <-  S + u k^T                     write it down
+    o   =  S q                           read
+
+Yang, Kautz, Hatamizadeh: "Gated Delta Networks: Improving Mamba2 with Delta Rule" (arXiv 2412.06464). The state is
+[V, K] per value head; decay comes before the error term. Everything around the rule (convolution, gates, gated
+norm) is Qwen3-Next's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.oracle.functions import Array, l2_norm, rms_norm, sigmoid, silu, softplus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaNet:
+    """Weights of one linear layer: H key heads, HV value heads, D = 2 H K + HV V channels in the order q, k, v."""
+
+    qkv: Array  # [D, hidden]
+    z: Array  # [HV * V, hidden]
+    a: Array  # [HV, hidden]
+    b: Array  # [HV, hidden]
+    taps: Array  # [D, W], oldest input first
+    A_log: Array  # [HV]
+    dt_bias: Array  # [HV]
+    norm: Array  # [V]
+    out: Array  # [hidden, HV * V]
+    key_heads: int
+    eps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """All that a linear layer remembers of a request. The arrays are never written to."""
+
+    conv: Array  # [W - 1, D] raw inputs of the convolution, oldest first
+    recurrent: Array  # [HV, V, K]
+
+
+def blank(layer: DeltaNet) -> Memory:
+    """What a request remembers before its first token: zeros."""
+    channels, width = layer.taps.shape
+    value_heads, value_dim = len(layer.A_log), len(layer.norm)
+    key_dim = (channels - value_heads * value_dim) // (2 * layer.key_heads)
+    return Memory(conv=np.zeros((width - 1, channels)), recurrent=np.zeros((value_heads, value_dim, key_dim)))
+
+
+def convolve(window: Array, taps: Array) -> Array:
+    """Causal depthwise convolution, then silu. window [W - 1 + T, D], taps [D, W] -> [T, D]."""
+    width = taps.shape[1]
+    tokens = len(window) - width + 1
+    total = np.zeros((tokens, window.shape[1]))
+    for w in range(width):
+        total += taps[:, w] * window[w : w + tokens]
+    return silu(total)
+
+
+def delta_rule(state: Array, q: Array, k: Array, v: Array, g: Array, beta: Array) -> tuple[Array, Array]:
+    """One token. state [HV, V, K]; q, k [HV, K], normed and scaled; v [HV, V]; g, beta [HV].
+
+    Returns the new state and the output [HV, V]; the old state is left as it was.
+    """
+    state = np.exp(g)[:, None, None] * state
+    error = v - (state @ k[:, :, None])[:, :, 0]
+    state += (beta[:, None] * error)[:, :, None] * k[:, None, :]
+    return state, (state @ q[:, :, None])[:, :, 0]
+
+
+def fold(
+    x: Array, layer: DeltaNet, memory: Memory, keep: Collection[int] = ()
+) -> tuple[Array, dict[int, Memory]]:
+    """Feeds T tokens into one linear layer.
+
+    x is [T, hidden], after the layer's input norm. Returns the output [T, hidden] and the memory after 0..T of
+    these tokens: for the counts in ``keep``, and always for T itself.
+    """
+    tokens, heads, value_heads = len(x), layer.key_heads, len(layer.A_log)
+    window = np.concatenate([memory.conv, x @ layer.qkv.T])  # [W - 1 + T, D]
+    mixed = convolve(window, layer.taps)
+    key_width = (mixed.shape[1] - len(layer.z)) // 2
+    q, k, v = np.split(mixed, [key_width, 2 * key_width], axis=1)
+
+    def per_value_head(keys: Array) -> Array:  # [T, H * K] -> [T, HV, K]
+        return np.repeat(l2_norm(keys.reshape(tokens, heads, -1)), value_heads // heads, axis=1)
+
+    q, k = per_value_head(q), per_value_head(k)
+    q = q / np.sqrt(q.shape[-1])
+    v = v.reshape(tokens, value_heads, -1)  # [T, HV, V]
+    g = -np.exp(layer.A_log) * softplus(x @ layer.a.T + layer.dt_bias)  # [T, HV]
+    beta = sigmoid(x @ layer.b.T)  # [T, HV]
+
+    state, output, history = memory.recurrent, np.empty_like(v), len(memory.conv)
+    kept = {0: memory} if 0 in keep or not tokens else {}
+    for t in range(tokens):
+        state, output[t] = delta_rule(state, q[t], k[t], v[t], g[t], beta[t])
+        if (after := t + 1) in keep or after == tokens:
+            kept[after] = Memory(conv=window[after : after + history].copy(), recurrent=state)
+
+    gated = rms_norm(output, layer.norm, layer.eps) * silu((x @ layer.z.T).reshape(v.shape))
+    return gated.reshape(tokens, -1) @ layer.out.T, kept
