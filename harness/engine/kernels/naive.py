@@ -1,0 +1,224 @@
+"""The naive twin: every kernel in plain torch, as the paper writes it, vectorised over rows and heads.
+
+Source: Yang et al. 2024, "Gated Delta Networks", arXiv 2412.06464, eq. 10 (the recurrence).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from harness.errors import EngineError
+
+from .decisions import CORRECT, KernelDecisions
+from .rows import Rows
+
+L2_EPS = 1e-6
+
+
+class NaiveKernels:
+    """``Kernels`` on any device torch knows. Checks every index that it dereferences."""
+
+    def conv_update(
+        self,
+        x: Tensor,
+        conv_state: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        query_start_loc: Tensor,
+        state_indices: Tensor,
+        num_accepted_tokens: Tensor,
+        decisions: KernelDecisions = CORRECT,
+    ) -> Tensor:
+        """See ``Kernels.conv_update``."""
+        columns, width = conv_state.shape[1], weight.shape[1]
+        rows = Rows.live(query_start_loc, decisions.is_padding.naive(state_indices), len(x))
+        out = torch.zeros_like(x)  # [N, D]
+        if not rows.longest:
+            return out
+        slot = _inside(state_indices[rows.index].long(), len(conv_state), "slot")  # [R]
+        a = num_accepted_tokens[rows.index].long()  # [R]
+
+        line = conv_state[slot]  # [R, C, D]
+        history = _columns(line, decisions.history_start.naive(a), width - 1)  # [R, W-1, D]
+        _convolve(out, x, history, weight, bias, rows)
+
+        first = decisions.input_column.naive(rows.length, width, columns)  # [R] column of the first new input
+        end = _inside(first + rows.length - 1, columns, "column")[:, None] + 1
+        column = torch.arange(columns, device=x.device)
+        survivor = (decisions.kept_start.naive(a)[:, None] + column).clamp(0, columns - 1)  # [R, C]
+        position, _ = rows.padded()
+        fresh = position.gather(1, (column - first[:, None]).clamp(0, rows.longest - 1))  # [R, C]
+        kept = line.gather(1, survivor[:, :, None].expand_as(line))
+        moved = torch.where((column < first[:, None])[:, :, None], kept, x[fresh].to(line.dtype))
+        conv_state[slot] = torch.where((column < end)[:, :, None], moved, line)
+        return out
+
+    def conv_prefill(
+        self,
+        x: Tensor,
+        conv_state: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        query_start_loc: Tensor,
+        state_indices: Tensor,
+        has_initial_state: Tensor,
+    ) -> Tensor:
+        """See ``Kernels.conv_prefill``."""
+        width = weight.shape[1]
+        rows = Rows.live(query_start_loc, CORRECT.is_padding.naive(state_indices), len(x))
+        out = torch.zeros_like(x)  # [N, D]
+        if not rows.longest:
+            return out
+        slot = _inside(state_indices[rows.index].long(), len(conv_state), "slot")  # [R]
+        known = has_initial_state[rows.index].bool()[:, None, None]
+        history = conv_state[slot, : width - 1]  # [R, W-1, D]
+        history = torch.where(known, history, torch.zeros_like(history))
+        window = _convolve(out, x, history, weight, bias, rows)
+        conv_state[slot, : width - 1] = _columns(window, rows.length, width - 1).to(conv_state.dtype)
+        return out
+
+    def gdn_verify(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        state: Tensor,
+        *,
+        query_start_loc: Tensor,
+        state_indices: Tensor,
+        num_accepted_tokens: Tensor,
+        decisions: KernelDecisions = CORRECT,
+    ) -> Tensor:
+        """See ``Kernels.gdn_verify``."""
+        rows = Rows.live(query_start_loc, decisions.is_padding.naive(state_indices[:, 0]), len(v))
+        out = torch.zeros_like(v)  # [N, HV, V]
+        if not rows.longest:
+            return out
+        table = state_indices[rows.index].long()  # [R, k+1]
+        a = num_accepted_tokens[rows.index].long()  # [R]
+        fold = _Fold(q, k, v, g, beta, state.dtype)
+        h = _load(state, _select(table, decisions.read_column.naive(a)), decisions)  # [R, HV, V, K]
+        for j in range(rows.longest):
+            t = rows.tokens(j)
+            out[t] = fold.step(h[: len(t)], t).to(out.dtype)
+            column = decisions.write_column.naive(torch.full_like(t, j))
+            _store(state, _select(table[: len(t)], column), h[: len(t)], decisions)
+        return out
+
+    def gdn_prefill(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        state: Tensor,
+        *,
+        query_start_loc: Tensor,
+        state_indices: Tensor,
+        has_initial_state: Tensor,
+    ) -> Tensor:
+        """See ``Kernels.gdn_prefill``; token by token here."""
+        rows = Rows.live(query_start_loc, CORRECT.is_padding.naive(state_indices), len(v))
+        out = torch.zeros_like(v)  # [N, HV, V]
+        if not rows.longest:
+            return out
+        slot = state_indices[rows.index].long()  # [R]
+        fold = _Fold(q, k, v, g, beta, state.dtype)
+        h = _load(state, slot, CORRECT)  # [R, HV, V, K]
+        h[~has_initial_state[rows.index].bool()] = 0
+        for j in range(rows.longest):
+            t = rows.tokens(j)
+            out[t] = fold.step(h[: len(t)], t).to(out.dtype)
+        _store(state, slot, h, CORRECT)
+        return out
+
+    def gating(self, a: Tensor, b: Tensor, A_log: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``Kernels.gating``."""
+        g = -A_log.float().exp() * F.softplus(a.float() + dt_bias.float(), threshold=20)
+        return g, b.float().sigmoid()
+
+    def gated_norm(self, x: Tensor, z: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See ``Kernels.gated_norm``."""
+        rms = (x.float().square().mean(-1, keepdim=True) + eps).rsqrt()
+        return (x.float() * rms * weight.float() * F.silu(z.float())).to(x.dtype)
+
+
+class _Fold:
+    """The recurrence itself: ``S <- exp(g) S + beta (v - exp(g) S k) k^T`` and ``o = S q``, state first axis V."""
+
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, pool: torch.dtype) -> None:
+        dtype = torch.promote_types(pool, torch.float32)
+        group = v.shape[1] // k.shape[1]
+        self.q = (_unit(q.to(dtype)) * q.shape[-1] ** -0.5).repeat_interleave(group, 1)  # [N, HV, K]
+        self.k = _unit(k.to(dtype)).repeat_interleave(group, 1)  # [N, HV, K]
+        self.v = v.to(dtype)  # [N, HV, V]
+        self.decay = g.to(dtype).exp()  # [N, HV]
+        self.beta = beta.to(dtype)  # [N, HV]
+
+    def step(self, h: Tensor, t: Tensor) -> Tensor:
+        """Advance ``h [r, HV, V, K]`` in place by one token ``t [r]`` per row; return its outputs [r, HV, V]."""
+        k = self.k[t]
+        h *= self.decay[t][:, :, None, None]
+        u = self.beta[t][:, :, None] * (self.v[t] - (h @ k[..., None])[..., 0])  # [r, HV, V]
+        h.addcmul_(u[..., None], k[:, :, None, :])
+        o: Tensor = (h @ self.q[t][..., None])[..., 0]
+        return o
+
+
+def _unit(x: Tensor) -> Tensor:
+    return x * (x.square().sum(-1, keepdim=True) + L2_EPS).rsqrt()
+
+
+def _convolve(
+    out: Tensor, x: Tensor, history: Tensor, weight: Tensor, bias: Tensor | None, rows: Rows
+) -> Tensor:
+    """Write silu(conv) of the rows into ``out [N, D]``; return the inputs with their history, [R, W-1+T, D]."""
+    position, real = rows.padded()  # [R, T]
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    window = torch.cat([history.to(dtype), x[position].to(dtype)], 1)  # [R, W-1+T, D]
+    taps = weight.to(dtype).unbind(1)  # W x [D]
+    y = sum((window[:, i : i + rows.longest] * tap for i, tap in enumerate(taps)), window.new_zeros(()))
+    if bias is not None:
+        y = y + bias.to(dtype)
+    out[position[real]] = F.silu(y)[real].to(out.dtype)
+    return window
+
+
+def _columns(line: Tensor, start: Tensor, count: int) -> Tensor:
+    """``count`` columns of each ``line [R, C, D]`` from its own ``start [R]``: [R, count, D]."""
+    column = start[:, None] + torch.arange(count, device=line.device)
+    _inside(column, line.shape[1], "column")
+    return line.gather(1, column[:, :, None].expand(-1, -1, line.shape[2]))
+
+
+def _select(table: Tensor, column: Tensor) -> Tensor:
+    """Slot ``table[r, column[r]]`` of each row: [R]."""
+    return table.gather(1, _inside(column, table.shape[1], "column")[:, None]).squeeze(1)
+
+
+def _load(state: Tensor, slot: Tensor, decisions: KernelDecisions) -> Tensor:
+    h = state[_inside(slot, len(state), "slot")].to(torch.promote_types(state.dtype, torch.float32))
+    h[decisions.is_padding.naive(slot)] = 0
+    return h
+
+
+def _store(state: Tensor, slot: Tensor, h: Tensor, decisions: KernelDecisions) -> None:
+    real = ~decisions.is_padding.naive(slot)
+    if not bool(real.all()):
+        slot, h = slot[real], h[real]
+    state[_inside(slot, len(state), "slot")] = h.to(state.dtype)
+
+
+def _inside(index: Tensor, bound: int, noun: str) -> Tensor:
+    """``index`` itself, or EngineError if any of it lies outside ``0 .. bound-1``."""
+    bad = index[(index < 0) | (index >= bound)]
+    if bad.numel():
+        raise EngineError(f"{noun} {bad.flatten()[:8].tolist()} lies outside 0..{bound - 1}")
+    return index
