@@ -1,4 +1,4 @@
-"""Qwen3-Next's full attention: grouped heads, normed queries and keys, partial rotary positions, output gate."""
+"""Qwen3-Next's full attention: grouped heads, normed queries and keys, partial rotary positions, a gate."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def softplus(x: Array) -> Array:
 
 def softmax(x: Array) -> Array:
     """Entries of -inf get probability 0; a row needs at least one finite entry."""
-    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    e: Array = np.exp(x - x.max(axis=-1, keepdims=True))
     total: Array = e.sum(axis=-1, keepdims=True)
     return e / total
 

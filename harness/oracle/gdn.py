@@ -5,9 +5,9 @@
     S  <-  S + u k^T                     write it down
     o   =  S q                           read
 
-Yang, Kautz, Hatamizadeh: "Gated Delta Networks: Improving Mamba2 with Delta Rule" (arXiv 2412.06464). The state is
-[V, K] per value head; decay comes before the error term. Everything around the rule (convolution, gates, gated
-norm) is Qwen3-Next's.
+Yang, Kautz, Hatamizadeh: "Gated Delta Networks: Improving Mamba2 with Delta Rule" (arXiv 2412.06464).
+The state is [V, K] per value head; decay comes before the error term. What surrounds the rule (convolution,
+gates, gated norm) is Qwen3-Next's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.oracle.functions import Array, l2_norm, rms_norm, sigmoid, silu, so
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaNet:
-    """Weights of one linear layer: H key heads, HV value heads, D = 2 H K + HV V channels in the order q, k, v."""
+    """Weights of one linear layer: H key heads, HV value heads, D = 2 H K + HV V channels ordered q, k, v."""
 
     qkv: Array  # [D, hidden]
     z: Array  # [HV * V, hidden]
@@ -79,8 +79,8 @@ def fold(
 ) -> tuple[Array, dict[int, Memory]]:
     """Feeds T tokens into one linear layer.
 
-    x is [T, hidden], after the layer's input norm. Returns the output [T, hidden] and the memory after 0..T of
-    these tokens: for the counts in ``keep``, and always for T itself.
+    x is [T, hidden], after the layer's input norm. Returns the output [T, hidden] and the memory after as
+    many of these tokens as ``keep`` says (0 to T), and always after T.
     """
     tokens, heads, value_heads = len(x), layer.key_heads, len(layer.A_log)
     window = np.concatenate([memory.conv, x @ layer.qkv.T])  # [W - 1 + T, D]

@@ -33,7 +33,7 @@ class Experts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """Which experts each token used, and by what margin: across a tiny gap, rounding may route it elsewhere."""
+    """Which experts each token used, and by what margin: across a tiny gap rounding may route otherwise."""
 
     experts: Ints  # [T, top_k], largest weight first; equal weights go to the smaller id
     gap: Array  # [T] probability of the last expert in minus that of the first one out; 1 if none is out

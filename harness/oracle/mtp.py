@@ -1,8 +1,8 @@
 """The multi-token-prediction head as a drafter without a past: fresh, over the committed prefix.
 
-Position i sees the embedding of token i + 1 and the target's hidden state of token i, at rotary position i. The
-first draft comes from the last position. Each further draft feeds the previous one back, with the head's own output
-in the place of the target's hidden state. (vLLM's Qwen3NextMultiTokenPredictor, after DeepSeek-V3, section 2.2.)
+Position i sees the embedding of token i + 1 and the target's hidden state of token i, at rotary position i.
+The first draft comes from the last position. Each further draft feeds the previous one back, with the head's
+own output in place of the target's hidden state. (vLLM's Qwen3NextMultiTokenPredictor, after DeepSeek-V3.)
 """
 
 from __future__ import annotations

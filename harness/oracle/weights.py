@@ -44,7 +44,7 @@ class Config:
 
     @property
     def linear_layers(self) -> tuple[int, ...]:
-        """Indices of the layers with a recurrent state: row l of a state is that of layer linear_layers[l]."""
+        """Indices of the layers with a recurrent state: row l of a state is layer linear_layers[l]."""
         return tuple(index for index, linear in enumerate(self.linear) if linear)
 
     @property
@@ -140,7 +140,7 @@ class Tensors:
         self._get: dict[str, Callable[[str], Any]] = {}
         for path in sorted(folder.glob("*.safetensors")):
             file = safe_open(path, framework="pt")
-            self._get |= dict.fromkeys(file.keys(), file.get_tensor)  # type: ignore[no-untyped-call]
+            self._get |= dict.fromkeys(file.keys(), file.get_tensor)
 
     def __contains__(self, name: str) -> bool:
         return name in self._get
