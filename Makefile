@@ -1,0 +1,59 @@
+# Every verb works alone on a fresh clone: it makes the environment it needs, once.
+#
+#   TORCH_INDEX=URL         take torch from this wheel index (https://download.pytorch.org/whl/cpu for the CPU build)
+#   PYTHON=... VENV=none    use this Python as it is and install nothing: a GPU runner that has its own torch
+#   ARGS='...'              more arguments for the command or for pytest
+
+VENV   ?= .venv
+JOBS   ?= auto
+SEARCH := for p in python3.11 python3 python3.12 python3.13; do \
+            $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done
+
+ifeq ($(VENV),none)
+PYTHON ?= python3
+PY     := PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON)
+NEEDS   = $(NEW_ENOUGH) && $(PY) -P harness/doctor.py --for $@ &&
+else
+PYTHON ?= $(or $(shell $(SEARCH)),python3)
+PY     := $(VENV)/bin/python
+READY  := $(VENV)/.ready
+PIP    := $(PY) -m pip install -q --disable-pip-version-check -c requirements.lock
+endif
+
+NEW_ENOUGH = { $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+               { echo "specharness needs Python 3.11 or newer, and $(PYTHON) is not:" \
+                      "say make $@ PYTHON=/path/to/python3.11" >&2; exit 1; }; }
+VERDICT    = code=$$?; echo "{\"verb\": \"$@\", \"exit\": $$((code != 0))}"; exit $$code
+
+.PHONY: help repro test lint doctor
+.DEFAULT_GOAL := help
+
+help: ## list the verbs
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+repro: $(READY) ## reproduce an issue: ISSUE=24881 or PR=24957, and TARGET= VARIANT= SEED= as you like
+	@$(NEEDS) $(PY) -m harness.cli repro $(foreach n,$(ISSUE) $(PR),'$n') $(if $(TARGET),--target '$(TARGET)') \
+	  $(if $(VARIANT),--variant '$(VARIANT)') $(if $(SEED),--seed '$(SEED)') $(ARGS)
+
+test: $(READY) ## lint, types, house rules and every test that needs no GPU
+	@$(NEEDS) $(PY) -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal $(ARGS); $(VERDICT)
+
+lint: $(READY) ## ruff and mypy alone
+	@$(NEEDS) $(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m mypy; $(VERDICT)
+
+doctor: $(READY) ## what is here, and what is missing for which verb
+	@$(NEW_ENOUGH) && $(PY) -P harness/doctor.py $(ARGS)
+
+# `.unfinished` becomes `.ready` at the very end, so an interrupted install starts again from nothing.
+# An environment that somebody made by hand has neither: it is kept and completed.
+$(VENV)/.ready: pyproject.toml requirements.lock
+	@$(NEW_ENOUGH)
+	@maker=$$(cat $(VENV)/.unfinished 2>/dev/null) || exit 0; \
+	if kill -0 $$maker 2>/dev/null; then \
+	  echo "Another make (process $$maker) is making $(VENV): wait for it, or remove $(VENV)." >&2; exit 1; fi; \
+	echo "An earlier install was interrupted: starting again." >&2; rm -rf $(VENV)
+	@echo "Making $(VENV) with $(PYTHON): one to five minutes, this once." >&2
+	@mkdir -p $(VENV) && rm -f $@ && echo $$PPID >$(VENV)/.unfinished && $(PYTHON) -m venv $(VENV)
+	@$(if $(TORCH_INDEX),$(PIP) --no-deps --index-url $(TORCH_INDEX) torch)
+	@$(PIP) -e '.[dev]'
+	@mv $(VENV)/.unfinished $@
