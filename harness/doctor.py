@@ -1,7 +1,7 @@
 """What this machine has, and what is missing for which verb.
 
-Standard library only, and nothing of the harness: it also runs as a plain file (``python -P harness/doctor.py``)
-where every package is missing or broken. What a verb needs is read from the project's own requirements.
+Standard library only: it also runs as a plain file (``python -P harness/doctor.py``) where packages are missing or
+broken. What a verb needs is read from the project's own requirements.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,35 +25,21 @@ from typing import Any
 OLDEST_PYTHON = (3, 11)
 ENOUGH_DISK = 2 * 2**30  # bytes: models, traces and reports of a long night; an environment is another 3 GB
 
-VERBS: dict[str, tuple[str, ...]] = {
+VERBS: dict[str, tuple[str, ...]] = {  # verb -> groups of requirements: "" is the core, the others are extras
     "repro": ("",),
     "test": ("", "dev"),
     "lint": ("dev",),
-    "matrix": ("",),
-    "explore": ("", "dev"),
     "gate": ("", "dev"),
     "serve": ("", "live"),
     "live": ("", "live"),
     "bench": ("", "live", "bench"),
-    "report": ("",),
-    "nightly": ("", "dev", "live", "bench"),
 }
-"""Which groups of requirements a verb needs: ``""`` is the core, the others are extras."""
-
-NECESSARY = ("repro", "test")
-"""The verbs that must be able to run for the doctor to be content."""
-
+NECESSARY = ("repro", "test")  # when these can run, the doctor is content
 ABSENT = "not installed"
 IMPORTED_AS = {"pytest-xdist": "xdist", "vl-convert-python": "vl_convert", "nvidia-ml-py": "pynvml"}
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
-    """A package that a group asks for, at this version or newer."""
-
-    name: str
-    at_least: str
-    group: str
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # heads and rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,15 +53,6 @@ class Package:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
-    """One GPU as its driver names it."""
-
-    name: str
-    driver: str
-    memory: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
     """Everything that was looked at. ``missing`` maps each verb to what keeps it from running (empty: it can)."""
 
@@ -84,8 +62,8 @@ class Examination:
     free_bytes: int
     compiler: str | None
     torch_build: str | None
-    gpus: tuple[Gpu, ...]
-    gpu_note: str
+    gpus: tuple[str, ...]
+    driver: str
     model_cache: str | None
     model_cache_bytes: int
     packages: tuple[Package, ...]
@@ -103,21 +81,20 @@ class Examination:
 
 def examine(load: Callable[[str], object] = importlib.import_module) -> Examination:
     """Looks at this machine and imports every package that some verb needs. Takes seconds; never raises."""
-    requirements = _requirements()
-    packages = tuple(_package(group, load) for group in _by_name(requirements))
-    gpus, gpu_note = find_gpus()
-    cache = _model_cache()
+    packages = tuple(p if p.problem else _imported(p, load) for p in _packages())
+    gpus, driver = find_gpus()
+    cache, cache_bytes = _model_cache()
     examination = Examination(
         python=platform.python_version(),
         platform=platform.platform(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        free_bytes=shutil.disk_usage(Path.cwd()).free,
+        free_bytes=shutil.disk_usage(Path(__file__).parent).free,
         compiler=next(filter(None, map(shutil.which, ("gcc", "clang", "cc"))), None),
         torch_build=_torch_build(packages),
         gpus=gpus,
-        gpu_note=gpu_note,
-        model_cache=str(cache) if cache else None,
-        model_cache_bytes=_size(cache) if cache else 0,
+        driver=driver,
+        model_cache=cache,
+        model_cache_bytes=cache_bytes,
         packages=packages,
     )
     examination.missing.update({verb: _lacks(verb, examination) for verb in VERBS})
@@ -126,54 +103,34 @@ def examine(load: Callable[[str], object] = importlib.import_module) -> Examinat
 
 def lacking(verb: str) -> list[str]:
     """What ``verb`` lacks by the installed versions alone: nothing is imported, so it answers at once."""
-    groups = VERBS.get(verb, ("",))
-    found = _by_name(r for r in _requirements() if r.group in groups)
-    return _problems(map(_installed, found))
+    return _problems(verb, _packages())
 
 
-def find_gpus() -> tuple[tuple[Gpu, ...], str]:
-    """The GPUs that the NVIDIA driver lists, and how that is known. Imports nothing and starts no CUDA context."""
+def find_gpus() -> tuple[tuple[str, ...], str]:
+    """The GPUs that the NVIDIA driver lists, and its version or why there is none. Starts no CUDA context."""
     if not (tool := shutil.which("nvidia-smi")):
         return (), "no nvidia-smi on the path"
-    query = [tool, "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    query = [tool, "--query-gpu=driver_version,name,memory.total", "--format=csv,noheader"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
-        rows = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines() if line.strip()]
-        return tuple(
-            Gpu(name=name, driver=driver, memory=memory) for name, driver, memory in rows
-        ), "nvidia-smi"
+        rows = [line.split(", ", 1) for line in answer.splitlines() if line.strip()]
+        return tuple(gpu for _, gpu in rows), f"driver {rows[0][0]}" if rows else "the driver lists no GPU"
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return (), f"nvidia-smi failed: {_one_line(error)}"
 
 
 def render(examination: Examination, console: Any = None) -> None:
     """Prints the examination: as tables on a ``rich`` console that is a terminal, otherwise as aligned lines."""
-    pretty = console is not None and console.is_terminal
-    for heads, rows in _tables(examination):
-        if pretty:
-            from rich.table import Table
-
-            table = Table(*heads)
-            for row in rows:
-                table.add_row(*row)
-            console.print(table)
-        else:
-            widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-            for row in (heads, *rows):
-                print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
-            print()
+    draw = _draw_table if console is not None and console.is_terminal else _print_lines
+    for table in _tables(examination):
+        draw(table, console)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """``doctor`` prints everything; ``doctor --for VERB`` speaks only when that verb lacks a package."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments[:1] == ["--for"] and len(arguments) == 2:
-        if not (missing := lacking(arguments[1])):
-            return 0
-        print(f"{sys.executable} cannot run `{arguments[1]}`: {'; '.join(missing)}", file=sys.stderr)
-        print("  next: install that, or ask `doctor` for the whole picture", file=sys.stderr)
-        print(json.dumps({"verb": arguments[1], "exit": 2, "missing": missing}))
-        return 2
+    if arguments[:1] == ["--for"] and arguments[-1] in VERBS:
+        return _say_what_is_lacking(arguments[-1])
     examination = examine()
     if "--json" not in arguments:
         render(examination, _console())
@@ -181,68 +138,61 @@ def main(argv: Sequence[str] | None = None) -> int:
     return examination.exit_code
 
 
-def _requirements() -> list[Requirement]:
-    """The project's requirements: from pyproject.toml in a clone, otherwise from the installed package."""
+def _say_what_is_lacking(verb: str) -> int:
+    if not (missing := lacking(verb)):
+        return 0
+    print(f"{sys.executable} cannot run `{verb}`: {'; '.join(missing)}", file=sys.stderr)
+    print("  next: install that, or run `make doctor` for the whole picture", file=sys.stderr)
+    print(json.dumps({"verb": verb, "exit": 2, "missing": missing}))
+    return 2
+
+
+def _packages() -> list[Package]:
+    """Every package that the project asks for, with its groups; installed or not, but not yet imported."""
+    wanted: dict[str, str] = {}
+    groups: dict[str, list[str]] = {}
+    for line, group in _requirements():
+        if not (match := re.match(r"([\w.-]+)\s*>=\s*([\d.]+)", line)):
+            raise ValueError(f"requirement {line!r}: expected `name>=version`")
+        name, version = match.groups()
+        wanted[name] = max(version, wanted.get(name, "0"), key=_release)
+        groups.setdefault(name, []).append(group)
+    return [_installed(name, wanted[name], tuple(groups[name])) for name in wanted]
+
+
+def _requirements() -> list[tuple[str, str]]:
+    """Requirement and group, from pyproject.toml in a clone and otherwise from the installed package."""
     project = Path(__file__).resolve().parent.parent / "pyproject.toml"
     if project.is_file():
-        import tomllib
-
         table = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
         groups = {"": table["dependencies"], **table["optional-dependencies"]}
-        return [_parse(line, group) for group, lines in groups.items() for line in lines]
+        return [(line, group) for group, lines in groups.items() for line in lines]
     lines = metadata.requires("specharness") or []
-    return [_parse(line, _group(line)) for line in lines]
+    extras = [re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", line) for line in lines]
+    return [(line, extra[1] if extra else "") for line, extra in zip(lines, extras, strict=True)]
 
 
-def _parse(line: str, group: str) -> Requirement:
-    if not (match := re.match(r"([\w.-]+)\s*>=\s*([\d.]+)", line)):
-        raise ValueError(f"requirement {line!r}: expected `name>=version`")
-    return Requirement(match[1], match[2], group)
+def _installed(name: str, wanted: str, groups: tuple[str, ...]) -> Package:
+    try:
+        version = metadata.version(name)
+        problem = f"{wanted} or newer wanted" if _release(version) < _release(wanted) else None
+    except metadata.PackageNotFoundError:
+        version, problem = None, ABSENT
+    except Exception as error:  # noqa: BLE001  an installation torn half-way
+        version, problem = "?", f"unreadable: {_one_line(error)}"
+    return Package(name=name, groups=groups, version=version, problem=problem)
 
 
-def _group(line: str) -> str:
-    return match[1] if (match := re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", line)) else ""
-
-
-def _by_name(requirements: Iterable[Requirement]) -> list[list[Requirement]]:
-    names: dict[str, list[Requirement]] = {}
-    for requirement in requirements:
-        names.setdefault(requirement.name, []).append(requirement)
-    return list(names.values())
-
-
-def _package(requirements: list[Requirement], load: Callable[[str], object]) -> Package:
-    """Looks the package up and imports it; whatever its import raises becomes its problem."""
-    package = _installed(requirements)
-    if package.problem:
-        return package
-    module = IMPORTED_AS.get(package.name, package.name.replace("-", "_"))
+def _imported(package: Package, load: Callable[[str], object]) -> Package:
+    """Imports the package; whatever that raises becomes its problem."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            load(module)
+            load(IMPORTED_AS.get(package.name, package.name.replace("-", "_")))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  a broken package may raise anything, even SystemExit
-        return Package(
-            name=package.name,
-            groups=package.groups,
-            version=package.version,
-            problem=f"import {module} raises {type(error).__name__}: {_one_line(error)}",
-        )
+        return replace(package, problem=f"import raises {type(error).__name__}: {_one_line(error)}")
     return package
-
-
-def _installed(requirements: list[Requirement]) -> Package:
-    name, groups = requirements[0].name, tuple(r.group for r in requirements)
-    wanted = max((r.at_least for r in requirements), key=_release)
-    try:
-        version = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return Package(name=name, groups=groups, version=None, problem=ABSENT)
-    old = _release(version) < _release(wanted)
-    return Package(
-        name=name, groups=groups, version=version, problem=f"{wanted} or newer wanted" if old else None
-    )
 
 
 def _release(version: str) -> tuple[int, ...]:
@@ -250,7 +200,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _lacks(verb: str, examination: Examination) -> list[str]:
-    missing = _problems(p for p in examination.packages if set(p.groups) & set(VERBS[verb]))
+    missing = _problems(verb, examination.packages)
     if sys.version_info < OLDEST_PYTHON:
         missing.append(f"Python {'.'.join(map(str, OLDEST_PYTHON))} or newer")
     if examination.gpus and not examination.compiler:
@@ -260,12 +210,10 @@ def _lacks(verb: str, examination: Examination) -> list[str]:
     return missing
 
 
-def _problems(packages: Iterable[Package]) -> list[str]:
-    troubled = [package for package in packages if package.problem]
-    absent = [package.name for package in troubled if package.version is None]
-    broken = [
-        f"{package.name} {package.version}: {package.problem}" for package in troubled if package.version
-    ]
+def _problems(verb: str, packages: Sequence[Package]) -> list[str]:
+    packages = [p for p in packages if set(p.groups) & set(VERBS[verb])]
+    absent = [p.name for p in packages if p.problem == ABSENT]
+    broken = [f"{p.name} {p.version}: {p.problem}" for p in packages if p.problem not in (None, ABSENT)]
     return [f"{ABSENT}: {', '.join(absent)}", *broken] if absent else broken
 
 
@@ -281,29 +229,21 @@ def _torch_build(packages: tuple[Package, ...]) -> str | None:
         return f"unknown: {_one_line(error)}"
 
 
-def _model_cache() -> Path | None:
+def _model_cache() -> tuple[str | None, int]:
+    """The folder of built models and the bytes in it."""
     try:
-        return Path(importlib.import_module("harness.models.tiny").default_cache())
-    except Exception:  # noqa: BLE001  its own imports may be what is broken
-        return None
+        folder = Path(importlib.import_module("harness.models.tiny").default_cache())
+        return str(folder), sum(path.lstat().st_size for path in folder.rglob("*"))
+    except Exception:  # noqa: BLE001  its own imports may be what is broken, or a build may be going on
+        return None, 0
 
 
-def _size(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            total += path.lstat().st_size
-    return total
-
-
-def _tables(examination: Examination) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
-    """The three tables: heads and rows."""
-    gpus = "; ".join(f"{gpu.name}, {gpu.memory}, driver {gpu.driver}" for gpu in examination.gpus)
+def _tables(examination: Examination) -> list[Table]:
     size = f"{examination.model_cache_bytes / 2**20:.1f} MiB"
-    found = [
+    machine = [
         ("python", f"{examination.python} ({sys.executable})"),
         ("machine", f"{examination.platform}, {examination.cores} cores"),
-        ("gpu", gpus or f"none ({examination.gpu_note})"),
+        ("gpu", f"{'; '.join(examination.gpus) or 'none'} ({examination.driver})"),
         ("torch build", examination.torch_build or "unknown"),
         ("C compiler", examination.compiler or "none"),
         ("model cache", f"{examination.model_cache}, {size}" if examination.model_cache else "unknown"),
@@ -315,10 +255,28 @@ def _tables(examination: Examination) -> list[tuple[tuple[str, ...], list[tuple[
     ]
     verbs = [(verb, "; ".join(missing) or "nothing") for verb, missing in examination.missing.items()]
     return [
-        (("what", "found"), found),
+        (("what", "found"), machine),
         (("package", "version", "needed by", "state"), packages),
         (("verb", "what it lacks"), verbs),
     ]
+
+
+def _print_lines(table: Table, _console: Any) -> None:
+    lines = [table[0], *table[1]]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    print()
+
+
+def _draw_table(table: Table, console: Any) -> None:
+    import rich.table
+    from rich.markup import escape
+
+    drawn = rich.table.Table(*table[0])
+    for row in table[1]:
+        drawn.add_row(*map(escape, row))
+    console.print(drawn)
 
 
 def _console() -> Any:
