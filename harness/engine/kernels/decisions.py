@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import triton
+import triton.language as tl  # noqa: F401  Triton's interpreter asks every module with jit functions for it
 from torch import Tensor
 
 

@@ -35,7 +35,7 @@ class NaiveKernels:
         """See ``Kernels.conv_update``."""
         columns, width = conv_state.shape[1], weight.shape[1]
         rows = Rows.live(query_start_loc, decisions.is_padding.naive(state_indices), len(x))
-        out = torch.zeros_like(x)  # [N, D]
+        out = x.new_zeros(x.shape)  # [N, D]
         if not rows.longest:
             return out
         slot = _inside(state_indices[rows.index].long(), len(conv_state), "slot")  # [R]
@@ -70,7 +70,7 @@ class NaiveKernels:
         """See ``Kernels.conv_prefill``."""
         width = weight.shape[1]
         rows = Rows.live(query_start_loc, CORRECT.is_padding.naive(state_indices), len(x))
-        out = torch.zeros_like(x)  # [N, D]
+        out = x.new_zeros(x.shape)  # [N, D]
         if not rows.longest:
             return out
         slot = _inside(state_indices[rows.index].long(), len(conv_state), "slot")  # [R]
@@ -97,7 +97,7 @@ class NaiveKernels:
     ) -> Tensor:
         """See ``Kernels.gdn_verify``."""
         rows = Rows.live(query_start_loc, decisions.is_padding.naive(state_indices[:, 0]), len(v))
-        out = torch.zeros_like(v)  # [N, HV, V]
+        out = v.new_zeros(v.shape)  # [N, HV, V]
         if not rows.longest:
             return out
         table = state_indices[rows.index].long()  # [R, k+1]
@@ -126,7 +126,7 @@ class NaiveKernels:
     ) -> Tensor:
         """See ``Kernels.gdn_prefill``; token by token here."""
         rows = Rows.live(query_start_loc, CORRECT.is_padding.naive(state_indices), len(v))
-        out = torch.zeros_like(v)  # [N, HV, V]
+        out = v.new_zeros(v.shape)  # [N, HV, V]
         if not rows.longest:
             return out
         slot = state_indices[rows.index].long()  # [R]

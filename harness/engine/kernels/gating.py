@@ -1,0 +1,56 @@
+"""Decay and write strength of every token and head, in Triton. The naive twin is ``NaiveKernels.gating``."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .launch import Launch, fat, rows_of
+
+
+@triton.jit
+def softplus(x):
+    """``log(1 + exp(x))`` without overflow, accurate also where it is tiny (there ``1 + exp(x)`` rounds to 1)."""
+    y = tl.exp(-tl.abs(x))
+    log1p = tl.where(y < 0.01, y * (1.0 - y * (0.5 - y * (1.0 / 3 - y * 0.25))), tl.log(1.0 + y))
+    return tl.maximum(x, 0.0) + log1p
+
+
+@triton.jit(do_not_specialize=["total"])
+def gating_kernel(
+    a, b, A_log, dt_bias, g, beta, total, a_stride, b_stride, HV: tl.constexpr, BLOCK: tl.constexpr
+):
+    """One program: BLOCK (token, head) pairs."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < total
+    n, head = i // HV, i % HV
+    x = tl.load(a + n * a_stride + head, mask=inside, other=0.0).to(tl.float32)
+    x += tl.load(dt_bias + head, mask=inside, other=0.0).to(tl.float32)
+    rate = tl.exp(tl.load(A_log + head, mask=inside, other=0.0).to(tl.float32))
+    strength = tl.load(b + n * b_stride + head, mask=inside, other=0.0).to(tl.float32)
+    tl.store(g + i, -rate * softplus(x), mask=inside)
+    tl.store(beta + i, tl.sigmoid(strength), mask=inside)
+
+
+def gating_launch(a: Tensor, b: Tensor, A_log: Tensor, dt_bias: Tensor, g: Tensor, beta: Tensor) -> Launch:
+    """The launch behind ``Kernels.gating``; g, beta [N, HV] are written."""
+    a, b = rows_of(a), rows_of(b)
+    block = fat(1024, g.numel())
+    return Launch(
+        gating_kernel,
+        (triton.cdiv(g.numel(), block),),
+        {
+            "a": a,
+            "b": b,
+            "A_log": A_log,
+            "dt_bias": dt_bias,
+            "g": g,
+            "beta": beta,
+            "total": g.numel(),
+            "a_stride": a.stride(0),
+            "b_stride": b.stride(0),
+            "HV": g.shape[1],
+            "BLOCK": block,
+        },
+    )

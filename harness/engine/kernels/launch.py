@@ -1,0 +1,63 @@
+"""A Triton launch as a value: it can be run, compiled ahead of time, or asked which compiled variant it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.runtime.interpreter import InterpretedFunction
+
+from harness.errors import EngineError
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """``kernel[grid](**arguments)``, not yet done."""
+
+    kernel: Any  # what triton.jit returns
+    grid: tuple[int, ...]
+    arguments: Mapping[str, object]  # every parameter of the kernel by name, constexprs too
+    options: Mapping[str, int] = field(default_factory=dict)  # num_warps, num_stages
+
+    @property
+    def name(self) -> str:
+        return str(self.kernel.__name__)
+
+    def run(self) -> None:
+        """Launch; an empty grid is no launch at all."""
+        if all(self.grid):
+            self.kernel[self.grid](**self.arguments, **self.options)
+
+
+def interpreting() -> bool:
+    """Whether Triton's own library was imported under TRITON_INTERPRET=1, so that kernels run on the CPU."""
+    return isinstance(tl.cdiv, InterpretedFunction)
+
+
+def fat(block: int, whole: int) -> int:
+    """``block``, or all of ``whole`` under the interpreter, which pays per program and hardly per element."""
+    whole = int(triton.next_power_of_2(max(whole, 1)))
+    return whole if interpreting() else min(block, whole)
+
+
+def rows_of(x: Tensor) -> Tensor:
+    """``x [N, ...]`` with every token's data contiguous (its own tensor, unless it must be copied)."""
+    inner = 1
+    for size, stride in zip(reversed(x.shape[1:]), reversed(x.stride()[1:]), strict=True):
+        if size != 1 and stride != inner:
+            return x.contiguous()
+        inner *= size
+    return x
+
+
+def pool(state: Tensor, name: str) -> Tensor:
+    """``state [P, ...]`` itself. A pool is updated in place, so one with scattered slots is an EngineError."""
+    if rows_of(state) is not state:
+        raise EngineError(
+            f"{name} {tuple(state.shape)} has strides {state.stride()}: a slot must be contiguous"
+        )
+    return state

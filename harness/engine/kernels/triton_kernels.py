@@ -1,0 +1,148 @@
+"""The contract of ``base.py`` on Triton. Allocates the outputs and runs the launches; nothing waits for the device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from . import chunk, conv, gating, gdn, norm
+from .decisions import CORRECT, KernelDecisions
+from .launch import interpreting
+
+__all__ = ["TritonKernels", "interpreting"]
+
+
+class TritonKernels:
+    """``Kernels`` on a CUDA device, or anywhere under Triton's interpreter. Trusts the indices it is given."""
+
+    def conv_update(
+        self,
+        x: Tensor,
+        conv_state: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        query_start_loc: Tensor,
+        state_indices: Tensor,
+        num_accepted_tokens: Tensor,
+        decisions: KernelDecisions = CORRECT,
+    ) -> Tensor:
+        """See ``Kernels.conv_update``."""
+        out = _zeros(x)
+        conv.update_launch(
+            x,
+            out,
+            conv_state,
+            weight,
+            bias,
+            query_start_loc=query_start_loc,
+            state_indices=state_indices,
+            num_accepted_tokens=num_accepted_tokens,
+            decisions=decisions,
+        ).run()
+        return out
+
+    def conv_prefill(
+        self,
+        x: Tensor,
+        conv_state: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        query_start_loc: Tensor,
+        state_indices: Tensor,
+        has_initial_state: Tensor,
+    ) -> Tensor:
+        """See ``Kernels.conv_prefill``."""
+        out = _zeros(x)
+        for launch in conv.prefill_launches(
+            x,
+            out,
+            conv_state,
+            weight,
+            bias,
+            query_start_loc=query_start_loc,
+            state_indices=state_indices,
+            has_initial_state=has_initial_state,
+        ):
+            launch.run()
+        return out
+
+    def gdn_verify(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        state: Tensor,
+        *,
+        query_start_loc: Tensor,
+        state_indices: Tensor,
+        num_accepted_tokens: Tensor,
+        decisions: KernelDecisions = CORRECT,
+    ) -> Tensor:
+        """See ``Kernels.gdn_verify``."""
+        out = _zeros(v)
+        gdn.verify_launch(
+            q,
+            k,
+            v,
+            g,
+            beta,
+            out,
+            state,
+            query_start_loc=query_start_loc,
+            state_indices=state_indices,
+            num_accepted_tokens=num_accepted_tokens,
+            decisions=decisions,
+        ).run()
+        return out
+
+    def gdn_prefill(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        state: Tensor,
+        *,
+        query_start_loc: Tensor,
+        state_indices: Tensor,
+        has_initial_state: Tensor,
+    ) -> Tensor:
+        """See ``Kernels.gdn_prefill``."""
+        out = _zeros(v)
+        for launch in chunk.prefill_launches(
+            q,
+            k,
+            v,
+            g,
+            beta,
+            out,
+            state,
+            query_start_loc=query_start_loc,
+            state_indices=state_indices,
+            has_initial_state=has_initial_state,
+        ):
+            launch.run()
+        return out
+
+    def gating(self, a: Tensor, b: Tensor, A_log: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``Kernels.gating``."""
+        g = torch.empty(a.shape, dtype=torch.float32, device=a.device)
+        beta = torch.empty_like(g)
+        gating.gating_launch(a, b, A_log, dt_bias, g, beta).run()
+        return g, beta
+
+    def gated_norm(self, x: Tensor, z: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See ``Kernels.gated_norm``."""
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        norm.gated_norm_launch(x, z, weight, out, eps).run()
+        return out
+
+
+def _zeros(like: Tensor) -> Tensor:
+    """A contiguous tensor of zeros: tokens that belong to no live row keep them."""
+    return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
