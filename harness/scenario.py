@@ -101,6 +101,7 @@ class Scenario:
     title: str = ""
     k: int = 3
     drafter: Drafter = "mtp"
+    sample_drafts: bool = False
     script: Mapping[str, tuple[Turn, ...]] | None = None
     token_budget: int = 512
     max_model_len: int = 512

@@ -1,0 +1,108 @@
+"""Finds and loads case files: one loader for the command line and for pytest.
+
+A case is one small file in ``cases/issues``: a docstring that tells the report in our words, and a function
+
+    @issue("vllm#24881", title="verify rows of unequal length")
+    def scenarios(lab: Lab) -> Iterator[Scenario]: ...
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import CaseError
+from harness.lab import Lab
+from harness.scenario import Scenario
+from harness.targets.protocols import Capability
+
+Build = Callable[[Lab], Iterable[Scenario]]
+STANDARD_VARIANTS = ("before-fix", "as-merged", "fixed")
+REFERENCE_VARIANT = "fixed"
+"""The variant that must pass everything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One issue: what it is called, what it needs, and how its scenarios are built."""
+
+    ref: str  # "vllm#24881"
+    title: str
+    story: str
+    variants: tuple[str, ...]
+    needs: frozenset[Capability]
+    build: Build
+    path: Path
+
+    @property
+    def number(self) -> str:
+        """The part of ``ref`` after the project's name."""
+        return self.ref.rpartition("#")[2]
+
+
+def issue(
+    ref: str,
+    *,
+    title: str,
+    variants: tuple[str, ...] = STANDARD_VARIANTS,
+    needs: Iterable[Capability] = (Capability.SCRIPT, Capability.STATE, Capability.LOGITS),
+) -> Callable[[Build], Build]:
+    """Declare a case; the decorated function builds its scenarios."""
+
+    def declare(build: Build) -> Build:
+        build.__dict__["case"] = (ref, title, variants, frozenset(needs))
+        return build
+
+    return declare
+
+
+def find_root(start: Path | None = None) -> Path:
+    """The folder that holds ``cases/`` and ``fixtures/``: the nearest one upwards, else the one beside the package."""
+    here = (start or Path.cwd()).resolve()
+    for folder in (here, *here.parents, Path(__file__).resolve().parents[1]):
+        if (folder / "cases" / "issues").is_dir():
+            return folder
+    raise CaseError(f"saw no cases/issues in {here} or above", hint="run from a checkout, or pass --cases FOLDER")
+
+
+def load_cases(root: Path) -> list[Case]:
+    """Every case under ``root/cases/issues``, by file name."""
+    return [load_case(path) for path in sorted((root / "cases" / "issues").glob("*.py")) if path.name != "__init__.py"]
+
+
+def load_case(path: Path) -> Case:
+    """One case file; CaseError if it does not load or declares no issue."""
+    spec = importlib.util.spec_from_file_location(f"cases.{path.stem}", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # a case file is user code: whatever it raises is its own fault
+        raise CaseError(f"{path}: does not load: {type(error).__name__}: {error}") from error
+    declared = [value for value in vars(module).values() if hasattr(value, "case")]
+    if len(declared) != 1:
+        raise CaseError(f"{path}: saw {len(declared)} functions with @issue(...), expected one")
+    ref, title, variants, needs = declared[0].case
+    return Case(
+        ref=ref,
+        title=title,
+        story=(module.__doc__ or "").strip(),
+        variants=variants,
+        needs=needs,
+        build=declared[0],
+        path=path,
+    )
+
+
+def find_case(cases: list[Case], name: str) -> Case:
+    """The case that ``name`` means: ``24881``, ``vllm#24881`` or ``PR24957``; CaseError lists what exists."""
+    wanted = re.sub(r"^(pr|issue)[\s#=-]*", "", name.strip(), flags=re.IGNORECASE)
+    matches = [case for case in cases if wanted in (case.ref, case.number)]
+    if len(matches) != 1:
+        listed = "\n".join(f"  {case.ref:<16} {case.title}" for case in cases)
+        what = "no case" if not matches else "several cases"
+        raise CaseError(f"saw {name!r}, {what} of that name; there are:\n{listed}", hint="specharness list issues")
+    return matches[0]

@@ -1,0 +1,83 @@
+"""The grammar, by a fresh matcher for every question: what was kept of the drafts, what was masked, what was committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from harness.oracle.grammar import GrammarJudge, GrammarOracle, unpack
+from harness.scenario import Grammar, Scenario
+from harness.trace import Coordinate, RowTrace, Trace
+from harness.verdict import Divergence, Evidence, Verdict
+
+Compile = Callable[[Grammar], GrammarJudge]
+
+
+class GrammarBook:
+    """Compiled grammars of one model folder, by their text."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._judges: dict[Grammar, GrammarJudge] = {}
+
+    def __call__(self, grammar: Grammar) -> GrammarJudge:
+        """The judge for a grammar; ScenarioError if it does not compile."""
+        if grammar not in self._judges:
+            self._judges[grammar] = GrammarOracle.compile(self._folder, grammar.kind, grammar.text)
+        return self._judges[grammar]
+
+
+def check_grammar(scenario: Scenario, trace: Trace, judge_of: Compile) -> Evidence:
+    """Drafts kept, masks applied and tokens committed by every guided row."""
+    found: list[Divergence] = []
+    compared = 0
+    answers: dict[str, list[int]] = {request.id: [] for request in scenario.requests}
+    for step in trace.steps:
+        for row in step.rows:
+            grammar = scenario.request(row.request).grammar
+            if grammar is None:
+                continue
+            judge, history = judge_of(grammar), answers[row.request]
+            faults = list(_faults(row, judge, history))
+            compared += 1
+            found += [
+                Divergence(kind="grammar", at=Coordinate(step=step.index, request=row.request, tensor=what), message=message)
+                for what, message in faults
+            ]
+            history += row.committed
+    verdict = Verdict.FAIL if found else Verdict.PASS
+    summary = f"{compared} guided rows, {len(found)} break their grammar" if compared else "no guided request"
+    return Evidence(check="grammar", verdict=verdict, summary=summary, divergences=tuple(found), compared=compared)
+
+
+def _faults(row: RowTrace, judge: GrammarJudge, history: Sequence[int]) -> Iterator[tuple[str, str]]:
+    """What a guided row got wrong, given the answer before it. An answer that broke before is not judged again."""
+    if judge.legal_prefix(history) < len(history):
+        return
+    position = judge.replay(history)
+    if row.mask is not None:
+        yield from _mask_faults(row, judge, history)
+    legal = position.legal_prefix(row.committed)
+    if legal < len(row.committed):
+        yield "committed", f"token {row.committed[legal]} is not legal after {len(history) + legal} tokens of the answer"
+
+
+def _mask_faults(row: RowTrace, judge: GrammarJudge, history: Sequence[int]) -> Iterator[tuple[str, str]]:
+    """Kept drafts are the longest legal prefix of the proposals; mask row i belongs to draft position i."""
+    assert row.mask is not None
+    start = judge.replay(history)
+    expected_kept = start.legal_prefix(row.proposed)
+    if row.proposed and row.grammar_kept != expected_kept:
+        yield "drafts", f"{row.grammar_kept} of {len(row.proposed)} drafts kept, the grammar accepts {expected_kept}"
+    for i in range(len(row.kept) + 1):
+        prefix = [*history, *row.kept[:i]]
+        if judge.legal_prefix(prefix) < len(prefix):
+            return
+        allowed = judge.replay(prefix).allowed()
+        masked = unpack(row.mask[i], allowed.size)
+        if not np.array_equal(masked, allowed):
+            wrong = int(np.flatnonzero(masked != allowed)[0])
+            yield "mask", f"mask row {i} {'allows' if masked[wrong] else 'forbids'} token {wrong}, the grammar does not agree"
+            return

@@ -1,0 +1,69 @@
+"""What should have happened: the oracle folded over the tokens that each request really committed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from harness.oracle.model import Oracle, Replay
+from harness.scenario import Scenario
+from harness.trace import RowTrace, Trace
+
+
+class ReferenceBook:
+    """Replays of the oracle, kept per token history: variants that commit the same tokens share them."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        self.oracle = oracle
+        self._replays: dict[tuple[int, ...], Replay] = {}
+
+    def replay(self, tokens: Sequence[int], counts: Collection[int]) -> Replay:
+        """The oracle over ``tokens``, with its state after each of ``counts`` tokens."""
+        key = tuple(tokens)
+        kept = self._replays.get(key)
+        if kept is None or not set(counts) <= set(kept.states):
+            wanted = set(counts) | (set(kept.states) if kept else set())
+            kept = self._replays[key] = self.oracle.fold().extend(key, keep_states_at=wanted)
+        return kept
+
+    def forget(self) -> None:
+        """Drop the replays of a scenario that is done; states are large."""
+        self._replays.clear()
+
+
+class Reference:
+    """One trace's requests beside the oracle."""
+
+    def __init__(self, book: ReferenceBook, scenario: Scenario, trace: Trace) -> None:
+        self._book = book
+        self.histories = {request.id: list(request.prompt) for request in scenario.requests}
+        counts: dict[str, set[int]] = {request.id: set() for request in scenario.requests}
+        for step in trace.steps:
+            for row in step.rows:
+                self.histories[row.request] += row.committed
+                if row.state is not None:
+                    counts[row.request].add(row.state.tokens_included)
+        self._counts = {
+            name: {count for count in wanted if 0 <= count <= len(self.histories[name])}
+            for name, wanted in counts.items()
+        }
+
+    def replay(self, request: str, also: Collection[int] = ()) -> Replay:
+        """The oracle over all of a request's tokens; states at every recorded count, and at ``also``."""
+        history = self.histories[request]
+        more = {count for count in also if 0 <= count <= len(history)}
+        return self._book.replay(history, self._counts[request] | more)
+
+    def fork(self, request: str, count: int, tokens: Sequence[int]) -> Replay:
+        """The oracle over the first ``count`` tokens of a request and then ``tokens``, with every state after them."""
+        fold = self._book.oracle.fold()
+        fold.extend(self.histories[request][:count])
+        return fold.extend(tokens, keep_states_at=range(count, count + len(tokens) + 1))
+
+
+def accepted_counts(row: RowTrace) -> list[int]:
+    """For each accepted position of a row with logits, the number of tokens that its logits have seen."""
+    if row.logits is None:
+        return []
+    if row.prompt_tokens:
+        return [row.num_computed]
+    return list(range(row.num_computed - row.accepted + 1, row.num_computed + 1))

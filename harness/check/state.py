@@ -1,0 +1,119 @@
+"""State first: convolution history and recurrent state of every request, layer and head, after every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.check.distance import conv_error, logits_error, recurrent_error
+from harness.check.gauge import NEAR_TIE, Gauge, Gauges
+from harness.check.reference import Reference, accepted_counts
+from harness.trace import Coordinate, RowTrace, Trace
+from harness.verdict import Divergence, Evidence, Verdict, worst
+
+
+def check_state(trace: Trace, reference: Reference, gauge: Gauge) -> Evidence:
+    """Live state against the oracle's after as many tokens as the target says are included."""
+    found: list[Divergence] = []
+    compared = 0
+    for step, row in _rows(trace):
+        if row.state is None:
+            continue
+        compared += 1
+        found += _state_divergences(step, row, trace, reference, gauge)
+    return _evidence("state", found, compared, "states of a request after a step", gauge, reference, trace)
+
+
+def check_logits(trace: Trace, reference: Reference, gauge: Gauge) -> Evidence:
+    """Logits of every accepted position, before the grammar's mask."""
+    found: list[Divergence] = []
+    compared = 0
+    for step, row in _rows(trace):
+        counts = accepted_counts(row)
+        if row.logits is None or not counts:
+            continue
+        compared += len(counts)
+        expected = reference.replay(row.request).logits[[count - 1 for count in counts]]  # [a, vocab]
+        errors = logits_error(row.logits[: len(counts)], expected)
+        worst_position = int(errors.argmax())
+        if errors[worst_position] > gauge.threshold:
+            where = Coordinate(step=step, request=row.request, tensor="logits")
+            message = f"logits after {counts[worst_position]} tokens differ"
+            found.append(
+                Divergence(kind="logits", at=where, message=message, error=float(errors[worst_position]), threshold=gauge.threshold)
+            )
+    return _evidence("logits", found, compared, "accepted positions", gauge, reference, trace)
+
+
+def _state_divergences(
+    step: int, row: RowTrace, trace: Trace, reference: Reference, gauge: Gauge
+) -> Iterator[Divergence]:
+    assert row.state is not None
+    count = row.state.tokens_included
+    states = reference.replay(row.request).states
+    if count not in states:
+        where = Coordinate(step=step, request=row.request, tensor="tokens_included")
+        yield Divergence(kind="ledger", at=where, message=f"the state claims {count} tokens, more than there are")
+        return
+    conv = conv_error(row.state.conv, states[count].conv)  # [L]
+    recurrent = recurrent_error(row.state.recurrent, states[count].recurrent)  # [L, HV]
+    for index, layer in enumerate(trace.linear_layers):
+        if conv[index] > gauge.threshold:
+            where = Coordinate(step=step, request=row.request, layer=layer, tensor="conv")
+            message = f"convolution history after {count} tokens differs"
+            yield Divergence(kind="state", at=where, message=message, error=float(conv[index]), threshold=gauge.threshold)
+        head = int(recurrent[index].argmax())
+        if recurrent[index, head] > gauge.threshold:
+            where = Coordinate(step=step, request=row.request, layer=layer, tensor="recurrent", head=head)
+            message = f"recurrent state after {count} tokens differs"
+            yield Divergence(
+                kind="state", at=where, message=message, error=float(recurrent[index, head]), threshold=gauge.threshold
+            )
+
+
+def _evidence(
+    check: str,
+    found: list[Divergence],
+    compared: int,
+    what: str,
+    gauge: Gauge,
+    reference: Reference,
+    trace: Trace,
+) -> Evidence:
+    verdicts = [
+        Verdict.NEAR_TIE if _after_router_tie(divergence, trace, reference, gauge) else Verdict.FAIL
+        for divergence in found
+    ]
+    verdict = worst(verdicts) if found else Verdict.PASS
+    summary = f"{compared} {what} compared, {len(found)} differ"
+    if not compared:
+        verdict, summary = Verdict.INCONCLUSIVE, f"no {what} to compare"
+    elif not gauge.decides:
+        verdict = Verdict.INCONCLUSIVE
+        summary += f"; signal is only {gauge.ratio:.1f} times the noise"
+    return Evidence(check=check, verdict=verdict, summary=summary, divergences=tuple(found), compared=compared)
+
+
+def _after_router_tie(divergence: Divergence, trace: Trace, reference: Reference, gauge: Gauge) -> bool:
+    """Whether the request's first differing expert choice, at or before this place, was a near tie in the oracle."""
+    replay = reference.replay(divergence.at.request)
+    for step, row in _rows(trace):
+        if row.request != divergence.at.request or row.routing is None or step > divergence.at.step:
+            continue
+        used = row.num_computed - (row.prompt_tokens or row.accepted)  # tokens in cache before the step
+        for offset, chosen in enumerate(row.routing[: row.num_computed - used]):
+            expected = replay.routing[used + offset]
+            for layer in range(len(expected)):
+                if set(chosen[layer]) != set(expected[layer]):
+                    return bool(replay.router_gap[used + offset][layer] < NEAR_TIE * gauge.noise)
+    return False
+
+
+def _rows(trace: Trace) -> Iterator[tuple[int, RowTrace]]:
+    for step in trace.steps:
+        for row in step.rows:
+            yield step.index, row
+
+
+def judge_tensors(trace: Trace, reference: Reference, gauges: Gauges) -> list[Evidence]:
+    """State and logits evidence of a trace."""
+    return [check_state(trace, reference, gauges.state), check_logits(trace, reference, gauges.logits)]

@@ -1,0 +1,47 @@
+"""How an engine is set up: sizes, precision, speculation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+NULL_SLOT = 0
+"""The state slot and the KV block that nobody owns: padded rows point here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything about the engine that is not the model and not a decision of its ``Policy``.
+
+    ``capture_sizes`` are the token counts that a captured graph would be padded to; empty: no padding.
+    ``reverse_rows`` composes every batch in the opposite order, which must change nothing (A/A runs).
+    """
+
+    k: int = 3
+    token_budget: int = 512
+    max_model_len: int = 512
+    max_num_seqs: int = 64
+    block_size: int = 16
+    capture_sizes: tuple[int, ...] = ()
+    drafter: str = "mtp"
+    ngram_lengths: tuple[int, int] = (2, 4)
+    sample_drafts: bool = False
+    dtype: torch.dtype = torch.float32
+    state_dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+    reverse_rows: bool = False
+
+    @property
+    def num_slots(self) -> int:
+        """State slots: k + 1 for every request, and the null slot."""
+        return 1 + self.max_num_seqs * (self.k + 1)
+
+    @property
+    def num_blocks(self) -> int:
+        """KV blocks: room for every request at full length with its k tokens in flight, and the null block."""
+        return 1 + self.max_num_seqs * -(-(self.max_model_len + self.k) // self.block_size)
+
+    def capture_size(self, num_tokens: int) -> int | None:
+        """The smallest captured size that holds ``num_tokens``, or ``None``."""
+        return min((size for size in self.capture_sizes if size >= num_tokens), default=None)

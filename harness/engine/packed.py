@@ -1,0 +1,59 @@
+"""A step's tokens, packed row after row, with what full attention needs to place and see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from harness.engine.config import NULL_SLOT, EngineConfig
+from harness.engine.request import EngineRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedTokens:
+    """N tokens of B rows. Padded tokens stand at the end, belong to no row and write to the null block."""
+
+    input_ids: torch.Tensor  # [N]
+    positions: torch.Tensor  # [N]
+    query_start_loc: torch.Tensor  # [B + 1]
+    context_lens: torch.Tensor  # [B], tokens in cache before the step
+    block_table: torch.Tensor  # [B, blocks]
+    kv_places: torch.Tensor  # [N], block * block_size + offset
+
+
+def pack(
+    requests: Sequence[EngineRequest],
+    input_ids: Sequence[Sequence[int]],
+    starts: Sequence[int],
+    config: EngineConfig,
+    padded_tokens: int = 0,
+) -> PackedTokens:
+    """Row i feeds ``input_ids[i]`` to ``requests[i]`` from position ``starts[i]`` on."""
+    size = config.block_size
+    padding = [NULL_SLOT] * padded_tokens
+    positions = [[start + j for j in range(len(ids))] for start, ids in zip(starts, input_ids, strict=True)]
+    places = [
+        [request.blocks[position // size] * size + position % size for position in row]
+        for request, row in zip(requests, positions, strict=True)
+    ]
+    widest = max(len(request.blocks) for request in requests)
+    table = [request.blocks + [NULL_SLOT] * (widest - len(request.blocks)) for request in requests]
+
+    def tensor(values: object) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.long, device=config.device)
+
+    return PackedTokens(
+        input_ids=tensor([i for row in input_ids for i in row] + padding),
+        positions=tensor([position for row in positions for position in row] + padding),
+        query_start_loc=boundaries([len(ids) for ids in input_ids], config.device),
+        context_lens=tensor(list(starts)),
+        block_table=tensor(table),
+        kv_places=tensor([place for row in places for place in row] + padding),
+    )
+
+
+def boundaries(lengths: Sequence[int], device: str) -> torch.Tensor:
+    """``query_start_loc [B + 1]`` of rows packed one after the other."""
+    return torch.tensor([0, *lengths], device=device).cumsum(0).to(torch.int32)

@@ -1,0 +1,59 @@
+"""A request as the engine sees it while it runs."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import torch
+
+from harness.engine.guided import Guide
+from harness.engine.sampler import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForcedTurn:
+    """What a script decides in place of drafter and sampler: the proposals, and the tokens that the step commits."""
+
+    drafts: tuple[int, ...]
+    committed: tuple[int, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineRequest:
+    """Prompt, answer so far, and where the request stands in the caches.
+
+    ``num_accepted`` is a, ``drafts`` what is left of ``proposed`` after the grammar; both wait for the next step.
+    """
+
+    id: str
+    prompt: tuple[int, ...]
+    max_tokens: int
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    stop_token_ids: frozenset[int] = frozenset()
+    guide: Guide | None = None
+    turns: deque[ForcedTurn] | None = None
+    tokens: list[int] = field(default_factory=list)
+    num_computed: int = 0
+    num_accepted: int = 1
+    proposed: list[int] = field(default_factory=list)
+    drafts: list[int] = field(default_factory=list)
+    draft_probs: torch.Tensor | None = None  # [n, vocab], when the drafter samples
+    slots: list[int] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    generator: torch.Generator = field(default_factory=torch.Generator)
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.prompt)
+        self.generator.manual_seed(self.sampling.seed)
+
+    @property
+    def in_prompt(self) -> bool:
+        """Whether prompt tokens are still to be fed."""
+        return self.num_computed < len(self.prompt)
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens of the answer so far."""
+        return len(self.tokens) - len(self.prompt)

@@ -1,0 +1,89 @@
+"""The engine as it was before the fix, as the fix was merged, and as it should be.
+
+``before-fix`` and ``as-merged`` follow vLLM around PR 24957 (2025-09-17): the decisions, in our own words and code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from harness.engine.policy import POLICY, Policy
+from harness.errors import UsageError
+
+
+def has_drafts(num_drafts: int, in_prompt: bool) -> bool:
+    """A row whose drafts were trimmed to zero leaves the speculative path, and with it its accepted offset."""
+    return not in_prompt and num_drafts > 0
+
+
+def rectangular_rows(x: torch.Tensor, query_start_loc: torch.Tensor) -> torch.Tensor:
+    """x ``[N, D]`` viewed as (rows, N / rows, D): unequal rows are regrouped, or the view is invalid (vllm #24881)."""
+    num_rows = query_start_loc.numel() - 1
+    width = x.view(num_rows, -1, x.shape[-1]).shape[1]
+    return torch.arange(num_rows + 1, dtype=query_start_loc.dtype, device=x.device) * width
+
+
+def uniform_spec_tokens(spec_tokens: int, num_spec_rows: int, k: int, num_tokens: int) -> int:
+    """Every speculative row is taken to be k + 1 long; the limit counts prompt tokens too."""
+    return min(num_spec_rows * (k + 1), num_tokens)
+
+
+def only_with_drafts(step_had_drafts: bool) -> bool:
+    """A step without any draft leaves the accepted counts of the step before (until vllm #30877)."""
+    return step_had_drafts
+
+
+def request_sized(max_num_seqs: int, k: int, max_capture: int) -> int:
+    """Sized by requests, whatever indexes it."""
+    return min(max_num_seqs, max_capture)
+
+
+def either_sized(max_num_seqs: int, k: int, max_capture: int) -> int:
+    """Sized by the tokens of a full batch or by the largest capture, whichever is less."""
+    return min(max_num_seqs * (k + 1), max_capture)
+
+
+def uniform_rows(padded_tokens: int, max_num_seqs: int, k: int) -> int:
+    """As many rows as fit if each were k + 1 long: short rows at the end are lost."""
+    return padded_tokens // (k + 1)
+
+
+def rows_per_token(padded_tokens: int, max_num_seqs: int, k: int) -> int:
+    """One row for every padded token: never too few, mostly empty."""
+    return min(padded_tokens, max_num_seqs * (k + 1))
+
+
+AS_MERGED = replace(
+    POLICY,
+    name="as-merged",
+    is_speculative=has_drafts,
+    refreshes_accepted=only_with_drafts,
+    row_buffer=either_sized,
+    token_buffer=either_sized,
+    captured_rows=rows_per_token,
+)
+BEFORE_FIX = replace(
+    AS_MERGED,
+    name="before-fix",
+    conv_rows=rectangular_rows,
+    count_spec_tokens=uniform_spec_tokens,
+    row_buffer=request_sized,
+    token_buffer=request_sized,
+    captured_rows=uniform_rows,
+)
+STALE_COUNT = replace(POLICY, name="stale-accepted-count", refreshes_accepted=only_with_drafts)
+BY_REQUESTS = replace(POLICY, name="buffers-by-requests", token_buffer=request_sized, captured_rows=uniform_rows)
+BY_TOKENS = replace(POLICY, name="buffers-by-tokens", row_buffer=either_sized, captured_rows=rows_per_token)
+
+VARIANTS: dict[str, Policy] = {
+    policy.name: policy for policy in (BEFORE_FIX, AS_MERGED, STALE_COUNT, BY_REQUESTS, BY_TOKENS, POLICY)
+}
+
+
+def variant(name: str) -> Policy:
+    """The policy of this name; UsageError lists what exists."""
+    if name not in VARIANTS:
+        raise UsageError(f"saw variant {name!r}, expected one of {', '.join(VARIANTS)}")
+    return VARIANTS[name]

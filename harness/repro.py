@@ -1,0 +1,141 @@
+"""``make repro ISSUE=N``: every scenario of a case under every variant, and what that proves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from harness.cases import REFERENCE_VARIANT
+from harness.check.gauge import Gauges
+from harness.codec import decode, encode
+from harness.run import Judge, Judgement
+from harness.rundir import RunDir
+from harness.scenario import Scenario
+from harness.targets.protocols import EngineTarget
+from harness.trace import Trace
+from harness.verdict import Evidence, Verdict, worst
+
+Progress = Callable[[str, str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One scenario: its gauges and a judgement per variant."""
+
+    scenario: Scenario
+    gauges: Gauges
+    judgements: dict[str, Judgement]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reproduction:
+    """All results of a case, and the sentences they add up to."""
+
+    results: tuple[Result, ...]
+
+    @property
+    def reproduced(self) -> bool:
+        """Every documented failure of a variant that ran happened, in the documented way."""
+        known = [j.documented for result in self.results for j in result.judgements.values() if j.documented is not None]
+        return bool(known) and all(known)
+
+    @property
+    def fixed(self) -> bool:
+        """The reference variant passed everything."""
+        mine = [j.verdict for result in self.results if (j := result.judgements.get(REFERENCE_VARIANT))]
+        return bool(mine) and all(verdict.exit_code == 0 for verdict in mine)
+
+    @property
+    def exit_code(self) -> int:
+        """0: reproduced and fixed; 125: something decided nothing; 1: the proof failed."""
+        if self.reproduced and self.fixed:
+            return 0
+        mine = [j.verdict for result in self.results if (j := result.judgements.get(REFERENCE_VARIANT))]
+        undecided = not mine or worst(mine) in (Verdict.INCONCLUSIVE, Verdict.UNSUPPORTED)
+        return 125 if undecided else 1
+
+    def verdict(self, variant: str) -> Verdict:
+        """A variant's verdict over all scenarios."""
+        return worst(r.judgements[variant].verdict for r in self.results if variant in r.judgements)
+
+    @property
+    def variants(self) -> list[str]:
+        """The variants that ran, in their order."""
+        return list(dict.fromkeys(name for result in self.results for name in result.judgements))
+
+    def first_failures(self) -> Iterator[tuple[str, Result, Judgement]]:
+        """For each variant that failed, its first failing scenario."""
+        for name in self.variants:
+            for result in self.results:
+                judgement = result.judgements.get(name)
+                if judgement and judgement.verdict is Verdict.FAIL:
+                    yield name, result, judgement
+                    break
+
+
+def reproduce(
+    scenarios: Iterable[Scenario],
+    variants: Iterable[str],
+    open_variant: Callable[[str], EngineTarget],
+    judge: Judge,
+    run_dir: RunDir,
+    progress: Progress = lambda scenario, variant: None,
+) -> Reproduction:
+    """Run and judge everything; each cell is on disk as soon as it is known, and is not run again on resume."""
+    order = sorted(variants, key=lambda name: name != REFERENCE_VARIANT)
+    results = []
+    for scenario in scenarios:
+        results.append(_scenario(scenario, order, open_variant, judge, run_dir, progress))
+        judge.forget()
+    return Reproduction(results=tuple(results))
+
+
+def _scenario(
+    scenario: Scenario,
+    variants: list[str],
+    open_variant: Callable[[str], EngineTarget],
+    judge: Judge,
+    run_dir: RunDir,
+    progress: Progress,
+) -> Result:
+    """The reference variant runs first: noise and signal are measured on its tokens."""
+    run_dir.write_scenario(scenario)
+    done = {name: cell for name in variants if (cell := run_dir.cell(scenario.name, name))}
+    saved = run_dir.run.setdefault("gauges", {}).get(scenario.name)
+    if saved and len(done) == len(variants):
+        judgements = {name: decode(Judgement, cell, scenario.name) for name, cell in done.items()}
+        return Result(scenario=scenario, gauges=decode(Gauges, saved, scenario.name), judgements=judgements)
+    gauges: Gauges | None = None
+    reference: Trace | None = None
+    judgements = {}
+    for name in variants:
+        progress(scenario.name, name)
+        target = open_variant(name)
+        trace = target.run(scenario)
+        if gauges is None:
+            gauges = judge.calibrate(target, scenario, trace)
+            run_dir.run["gauges"][scenario.name] = encode(gauges)
+        if name == REFERENCE_VARIANT:
+            reference = trace
+        judgement = judge.judge(scenario, trace, gauges, scenario.documented.get(name))
+        judgement = _with_power(judgement, trace, reference)
+        judgements[name] = judgement
+        if judgement.verdict is Verdict.FAIL:
+            run_dir.write_trace(name, trace)
+        run_dir.record(scenario.name, name, encode(judgement))
+    assert gauges is not None
+    return Result(scenario=scenario, gauges=gauges, judgements=judgements)
+
+
+def _with_power(judgement: Judgement, trace: Trace, reference: Trace | None) -> Judgement:
+    """Say how many requests with a wrong state also show a wrong token: under half, tokens are no evidence here."""
+    if reference is None or reference is trace or not judgement.hit:
+        return judgement
+    changed = [name for name in judgement.hit if trace.completions[name].tokens != reference.completions[name].tokens]
+    share = f"{len(changed)} of {len(judgement.hit)} requests with a wrong state changed a token"
+    verdict = "tokens are evidence here" if 2 * len(changed) >= len(judgement.hit) else "tokens prove nothing here"
+
+    def powered(evidence: Evidence) -> Evidence:
+        return replace(evidence, power=f"{share}: {verdict}") if evidence.check == "tokens" else evidence
+
+    return replace(judgement, evidence=tuple(powered(evidence) for evidence in judgement.evidence))

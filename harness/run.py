@@ -1,0 +1,134 @@
+"""Scenario x target -> trace -> verdict. Running and judging are separate: a trace can be judged again later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.check.diagnose import diagnose
+from harness.check.gauge import Gauge, Gauges, lag_signal, noise, plain_pair
+from harness.check.grammar import GrammarBook, check_grammar
+from harness.check.ledger import check_ledger, last_lines
+from harness.check.observe import missing, observe
+from harness.check.reference import Reference, ReferenceBook
+from harness.check.state import judge_tensors
+from harness.check.tokens import check_tokens
+from harness.oracle.model import Oracle
+from harness.scenario import Documented, Scenario
+from harness.targets.protocols import EngineTarget
+from harness.trace import Coordinate, Trace
+from harness.verdict import Divergence, Evidence, Verdict, worst
+
+_KIND_RANK = {"crash": 0, "state": 1, "ledger": 2, "logits": 3, "grammar": 4, "tokens": 5}
+PIECE = 7
+"""Tokens a step when a history is fed in pieces of a prompt; prime, so that its edges meet few others."""
+GAUGED_REQUESTS = 4
+"""Histories that noise and signal are measured on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """One scenario on one target: the verdict and what it rests on."""
+
+    scenario: str
+    target: str
+    verdict: Verdict
+    evidence: tuple[Evidence, ...]
+    observed: dict[str, int]
+    first: Divergence | None = None
+    ledger: tuple[str, ...] = ()
+    documented: bool | None = None  # whether it failed as documented; None where nothing is documented
+    hit: tuple[str, ...] = ()  # requests whose state diverged
+
+
+class Judge:
+    """The oracle of one model folder, with the gauges of one target kind."""
+
+    def __init__(self, folder: Path, oracle: Oracle | None = None) -> None:
+        self._book = ReferenceBook(oracle or Oracle.load(folder))
+        self._grammars = GrammarBook(folder)
+
+    def calibrate(self, target: EngineTarget, scenario: Scenario, trace: Trace) -> Gauges:
+        """Noise of the target and signal of the least fault, on the tokens of a trace of this scenario."""
+        reference = Reference(self._book, scenario, trace)
+        requests = tuple(scenario.requests[:GAUGED_REQUESTS])
+        histories = {request.id: reference.histories[request.id] for request in requests}
+        pair = plain_pair(_only(scenario, requests), histories, PIECE)
+        state_noise, logits_noise = noise(*(target.run(plain) for plain in pair))
+        state_signal, logits_signal = lag_signal(
+            self._book.oracle, [(len(request.prompt), histories[request.id]) for request in requests]
+        )
+        return Gauges(
+            state=Gauge(noise=state_noise, signal=state_signal),
+            logits=Gauge(noise=logits_noise, signal=logits_signal),
+        )
+
+    def judge(self, scenario: Scenario, trace: Trace, gauges: Gauges, documented: Documented | None = None) -> Judgement:
+        """Every check on one trace."""
+        reference = Reference(self._book, scenario, trace)
+        evidence = [
+            *([_crash(trace)] if trace.crash else []),
+            *judge_tensors(trace, reference, gauges),
+            check_ledger(scenario, trace),
+            check_grammar(scenario, trace, self._grammars),
+            check_tokens(scenario, trace, reference, self._grammars, gauges.logits),
+        ]
+        observed = observe(scenario, trace)
+        if not trace.crash:
+            evidence.append(_coverage(scenario, list(missing(scenario, observed))))
+        first = first_divergence(evidence)
+        if first and first.kind == "state":
+            named = diagnose(trace, reference, first.at, gauges.state.threshold)
+            first = replace(first, diagnosis=named)
+        return Judgement(
+            scenario=scenario.name,
+            target=trace.target,
+            verdict=worst(e.verdict for e in evidence),
+            evidence=tuple(evidence),
+            observed=dict(observed),
+            first=first,
+            ledger=tuple(last_lines(scenario, trace, first.at)) if first else (),
+            documented=None if documented is None else _as_documented(first, documented),
+            hit=tuple(sorted({d.at.request for e in evidence if e.check == "state" for d in e.divergences})),
+        )
+
+    def forget(self) -> None:
+        """Drop what was kept for a scenario."""
+        self._book.forget()
+
+
+def first_divergence(evidence: Sequence[Evidence]) -> Divergence | None:
+    """The earliest divergence of all failing checks; in one step, state before counts before what follows from them."""
+    found = [d for e in evidence if e.verdict is Verdict.FAIL for d in e.divergences]
+    return min(found, key=lambda d: (d.at.step, _KIND_RANK[d.kind], d.at), default=None)
+
+
+def _as_documented(first: Divergence | None, documented: Documented) -> bool:
+    if first is None or first.kind != documented.failure:
+        return False
+    return (
+        (documented.message is None or documented.message in first.message)
+        and documented.tensor in (None, first.at.tensor)
+        and documented.layer in (None, first.at.layer)
+        and documented.step in (None, first.at.step)
+    )
+
+
+def _only(scenario: Scenario, requests: Sequence[object]) -> Scenario:
+    kept = tuple(request for request in scenario.requests if request in requests)
+    script = None if scenario.script is None else {request.id: scenario.script[request.id] for request in kept}
+    return replace(scenario, requests=kept, script=script)
+
+
+def _crash(trace: Trace) -> Evidence:
+    assert trace.crash is not None
+    message = f"{trace.crash.kind}: {trace.crash.message} ({trace.crash.where})"
+    divergence = Divergence(kind="crash", at=Coordinate(step=trace.crash.step), message=message)
+    return Evidence(check="alive", verdict=Verdict.FAIL, summary=message, divergences=(divergence,), compared=1)
+
+
+def _coverage(scenario: Scenario, absent: list[str]) -> Evidence:
+    verdict = Verdict.INCONCLUSIVE if absent else Verdict.PASS
+    summary = "; ".join(absent) if absent else f"all {len(scenario.must_observe)} demanded events happened"
+    return Evidence(check="must observe", verdict=verdict, summary=summary, compared=len(scenario.must_observe))

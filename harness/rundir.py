@@ -1,0 +1,85 @@
+"""One directory per run: readable while it grows, complete when killed half-way, and a place to resume from."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UsageError
+from harness.scenario import Scenario
+from harness.trace import Trace
+
+
+class RunDir:
+    """``run.json``, the scenarios as JSON, and the traces that matter."""
+
+    def __init__(self, path: Path, run: dict[str, Any]) -> None:
+        self.path = path
+        self.run = run
+
+    @staticmethod
+    def create(reports: Path, name: str, run: dict[str, Any]) -> RunDir:
+        """A new directory under ``reports``; UsageError if it cannot be written."""
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        path = reports / f"{name}-{stamp}-{os.getpid()}"
+        try:
+            path.mkdir(parents=True)
+        except OSError as error:
+            raise UsageError(
+                f"{path}: cannot be created: {error.strerror}", hint="pass --reports FOLDER with a folder you may write"
+            ) from None
+        directory = RunDir(path, run)
+        directory.save()
+        return directory
+
+    @staticmethod
+    def resume(path: Path) -> RunDir:
+        """A directory that a run left; UsageError if there is none."""
+        try:
+            run = json.loads((path / "run.json").read_text(encoding="utf-8"))
+        except (OSError, json.JSONDecodeError) as error:
+            raise UsageError(f"{path}: holds no readable run.json: {error}", hint="ls reports/") from None
+        return RunDir(path, run)
+
+    def save(self) -> None:
+        """Write ``run.json``, whole or not at all."""
+        beside = self.path / "run.json.new"
+        beside.write_text(json.dumps(self.run, indent=1), encoding="utf-8")
+        beside.replace(self.path / "run.json")
+
+    def cell(self, scenario: str, variant: str) -> dict[str, Any] | None:
+        """What was recorded for a scenario under a variant, if it was."""
+        found: dict[str, Any] | None = self.run.setdefault("cells", {}).get(scenario, {}).get(variant)
+        return found
+
+    def record(self, scenario: str, variant: str, cell: dict[str, Any]) -> None:
+        """Record a cell at once."""
+        self.run.setdefault("cells", {}).setdefault(scenario, {})[variant] = cell
+        self.save()
+
+    def write_scenario(self, scenario: Scenario) -> Path:
+        """The scenario as a file that ``specharness run`` takes."""
+        path = self.path / f"{slug(scenario.name)}.json"
+        path.write_text(scenario.to_json(), encoding="utf-8")
+        return path
+
+    def write_trace(self, variant: str, trace: Trace) -> Path:
+        """A trace as npz."""
+        path = self.path / f"{slug(trace.scenario)}.{slug(variant)}.npz"
+        trace.save(path)
+        return path
+
+    def write_text(self, name: str, text: str) -> Path:
+        """Any other file of the run."""
+        path = self.path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+
+def slug(name: str) -> str:
+    """A name as part of a file name."""
+    return re.sub(r"[^a-zA-Z0-9]+", "-", name).strip("-").lower()

@@ -1,0 +1,49 @@
+"""Targets by name: ``embedded`` is the engine in this package, under one of its variants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import TargetError
+from harness.targets.protocols import EngineTarget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetOptions:
+    """What every target is opened with."""
+
+    folder: Path  # of the model
+    kernels: str = "auto"
+    device: str = "cpu"
+    state_dtype: str = "float32"
+
+
+def open_target(name: str, options: TargetOptions) -> Callable[[str], EngineTarget]:
+    """A function from a variant's name to the target under it; TargetError lists what exists."""
+    if name == "embedded":
+        return _embedded(options)
+    raise TargetError(f"saw target {name!r}, expected one of: embedded", hint="specharness repro --help")
+
+
+def _embedded(options: TargetOptions) -> Callable[[str], EngineTarget]:
+    import torch
+
+    from harness.engine.loader import Loader
+    from harness.engine.variants import variant
+    from harness.targets.embedded import EmbeddedTarget
+
+    loader = Loader(options.folder, device=options.device)
+    dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[options.state_dtype]
+
+    def under(variant_name: str) -> EngineTarget:
+        return EmbeddedTarget(
+            loader=loader,
+            policy=variant(variant_name),
+            kernels=options.kernels,
+            device=options.device,
+            state_dtype=dtype,
+        )
+
+    return under
