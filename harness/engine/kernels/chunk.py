@@ -21,7 +21,7 @@ from torch import Tensor
 
 from .decisions import CORRECT
 from .gdn import unit
-from .launch import Launch, pool, rows_of
+from .launch import Launch, cover, pool, rows_of
 
 _ALIGNMENT = ["chunk_start", "chunk_end", "query_start_loc", "state_indices", "has_initial_state"]
 
@@ -148,7 +148,7 @@ def prefill_launches(
     q, k, v = rows_of(q), rows_of(k), rows_of(v)
     N, (_, HV, V, K) = len(v), pool(state, "state").shape
     starts, ends = chunks_of(query_start_loc, N, chunk)
-    block_v, block_k = (max(16, triton.next_power_of_2(size)) for size in (V, K))
+    block_v, block_k = (max(16, cover(size)) for size in (V, K))
     common: dict[str, object] = {
         "k": k,
         "g": g.contiguous(),

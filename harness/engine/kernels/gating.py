@@ -11,10 +11,15 @@ from .launch import Launch, fat, rows_of
 
 @triton.jit
 def softplus(x):
-    """``log(1 + exp(x))`` without overflow, accurate also where it is tiny (there ``1 + exp(x)`` rounds to 1)."""
+    """``log(1 + exp(x))`` without overflow, and accurate where it is tiny (there ``1 + exp(x)`` rounds to 1).
+
+    ``log(1 + y) = 2 atanh(y / (2 + y))``, and with y <= 1 the series of atanh needs seven terms.
+    """
     y = tl.exp(-tl.abs(x))
-    log1p = tl.where(y < 0.01, y * (1.0 - y * (0.5 - y * (1.0 / 3 - y * 0.25))), tl.log(1.0 + y))
-    return tl.maximum(x, 0.0) + log1p
+    s = y / (2.0 + y)
+    p = s * s
+    series = 1 / 3 + p * (1 / 5 + p * (1 / 7 + p * (1 / 9 + p * (1 / 11 + p * (1 / 13)))))
+    return tl.maximum(x, 0.0) + 2.0 * s * (1.0 + p * series)
 
 
 @triton.jit(do_not_specialize=["total"])

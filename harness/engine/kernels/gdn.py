@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .decisions import CORRECT, KernelDecisions
-from .launch import Launch, fat, interpreting, pool, rows_of
+from .launch import Launch, cover, fat, pool, rows_of
 
 L2_EPS = tl.constexpr(1e-6)
 
@@ -89,8 +89,7 @@ def verify_launch(
     """The launch behind ``Kernels.gdn_verify``; ``out [N, HV, V]`` must hold zeros."""
     q, k, v = rows_of(q), rows_of(k), rows_of(v)
     _, HV, V, K = pool(state, "state").shape
-    block_h = triton.next_power_of_2(HV) if interpreting() else 1
-    block_v = fat(32, V)
+    block_h, block_v = fat(1, HV), min(fat(32, V), cover(V))
     return Launch(
         gdn_verify_kernel,
         (len(state_indices), triton.cdiv(HV, block_h), triton.cdiv(V, block_v)),
@@ -120,6 +119,6 @@ def verify_launch(
             "is_padding": decisions.is_padding.triton,
             "BLOCK_H": block_h,
             "BLOCK_V": block_v,
-            "BLOCK_K": triton.next_power_of_2(K),
+            "BLOCK_K": cover(K),
         },
     )

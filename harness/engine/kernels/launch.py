@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import triton
 import triton.language as tl
 from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
@@ -38,10 +37,17 @@ def interpreting() -> bool:
     return isinstance(tl.cdiv, InterpretedFunction)
 
 
-def fat(block: int, whole: int) -> int:
-    """``block``, or all of ``whole`` under the interpreter, which pays per program and hardly per element."""
-    whole = int(triton.next_power_of_2(max(whole, 1)))
-    return whole if interpreting() else min(block, whole)
+def fat(block: int, count: int) -> int:
+    """Block size over a run-time ``count``: ``block`` whatever the count, so that no count selects a compiled variant.
+
+    Under the interpreter, which pays per program and hardly per element, one block that covers everything.
+    """
+    return cover(count) if interpreting() else block
+
+
+def cover(size: int) -> int:
+    """The smallest power of two that is not below ``size``."""
+    return 1 << max(size - 1, 0).bit_length()
 
 
 def rows_of(x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import Launch, fat, rows_of
+from .launch import Launch, cover, fat, rows_of
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -47,6 +47,6 @@ def gated_norm_launch(x: Tensor, z: Tensor, weight: Tensor, out: Tensor, eps: fl
             "HV": HV,
             "V": V,
             "BLOCK_R": block_r,
-            "BLOCK_V": triton.next_power_of_2(V),
+            "BLOCK_V": cover(V),
         },
     )

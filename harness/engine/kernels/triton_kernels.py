@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import chunk, conv, gating, gdn, norm
+from . import chunk, conv, conv_prefill, gating, gdn, norm
 from .decisions import CORRECT, KernelDecisions
 from .launch import interpreting
 
@@ -55,7 +55,7 @@ class TritonKernels:
     ) -> Tensor:
         """See ``Kernels.conv_prefill``."""
         out = _zeros(x)
-        for launch in conv.prefill_launches(
+        for launch in conv_prefill.prefill_launches(
             x,
             out,
             conv_state,
