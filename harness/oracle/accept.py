@@ -94,7 +94,7 @@ def committed_law(p: Array, q: Array | None, drafts: Sequence[int]) -> Array:
 
 def first_token_law(law: Array, drafts: Sequence[int]) -> Array:
     """The distribution [V] of the first token that a row commits, given ``committed_law``'s law [n + 1, V]."""
-    first = law[0].copy()
+    first: Array = law[0].copy()
     if len(drafts) and drafts[0] >= 0:
         first[drafts[0]] += law[1:].sum()
     return first
@@ -102,4 +102,5 @@ def first_token_law(law: Array, drafts: Sequence[int]) -> Array:
 
 def one_hot(token: npt.ArrayLike, vocab: int) -> Array:
     """Certainty: token [...] -> [..., vocab]. A placeholder of -1 is certain of nothing."""
-    return np.equal(np.arange(vocab), np.asarray(token)[..., None]).astype(np.float64)
+    certain: Array = np.equal(np.arange(vocab), np.asarray(token)[..., None]).astype(np.float64)
+    return certain
