@@ -44,11 +44,6 @@ class SamplingParams:
             raise UsageError(f"top_p must be in (0, 1], got {self.top_p}")
 
 
-def request_generator(params: SamplingParams) -> torch.Generator:
-    """A request's own random stream, on the CPU so that every device draws the same numbers."""
-    return torch.Generator().manual_seed(params.seed)
-
-
 # Decisions: where the known bugs live.
 
 
