@@ -22,7 +22,7 @@ endif
 
 NEW_ENOUGH = { $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
                { echo "specharness needs Python 3.11 or newer, and $(PYTHON) is not:" \
-                      "say make $@ PYTHON=/path/to/python3.11" >&2; exit 1; }; }
+                      "say PYTHON=/path/to/python3.11" >&2; exit 1; }; }
 VERDICT    = code=$$?; echo "{\"verb\": \"$@\", \"exit\": $$((code != 0))}"; exit $$code
 
 .PHONY: help repro test lint doctor
