@@ -54,6 +54,16 @@ class Reproduction:
         undecided = not mine or worst(mine) in (Verdict.INCONCLUSIVE, Verdict.UNSUPPORTED)
         return 125 if undecided else 1
 
+    @property
+    def noise(self) -> float:
+        """Largest state noise of any scenario."""
+        return max(result.gauges.state.noise for result in self.results)
+
+    @property
+    def signal(self) -> float:
+        """Smallest state signal of any scenario."""
+        return min(result.gauges.state.signal for result in self.results)
+
     def verdict(self, variant: str) -> Verdict:
         """A variant's verdict over all scenarios."""
         return worst(r.judgements[variant].verdict for r in self.results if variant in r.judgements)

@@ -9,7 +9,7 @@ import torch
 
 from harness.engine.attention_layer import AttentionLayer, AttentionWeights, KVCache
 from harness.engine.config import EngineConfig
-from harness.engine.guided import Vocabulary
+from harness.engine.grammars import Vocabulary
 from harness.engine.kernels.base import Kernels
 from harness.engine.linear_layer import LinearCache, LinearLayer, LinearWeights
 from harness.engine.model import Block, HybridModel, MTPHead

@@ -56,6 +56,7 @@ class Policy:
     """The engine's decisions; the defaults are the correct ones."""
 
     name: str = "fixed"
+    story: str = "the correct engine"
     is_speculative: Callable[[int, bool], bool] = is_speculative
     conv_rows: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = conv_rows
     count_spec_tokens: Callable[[int, int, int, int], int] = count_spec_tokens

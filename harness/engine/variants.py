@@ -58,6 +58,7 @@ def rows_per_token(padded_tokens: int, max_num_seqs: int, k: int) -> int:
 AS_MERGED = replace(
     POLICY,
     name="as-merged",
+    story="rows without drafts leave the speculative path and lose their accepted offset (vLLM PR 24957)",
     is_speculative=has_drafts,
     refreshes_accepted=only_with_drafts,
     row_buffer=either_sized,
@@ -67,15 +68,33 @@ AS_MERGED = replace(
 BEFORE_FIX = replace(
     AS_MERGED,
     name="before-fix",
+    story="rectangular view of unequal rows, token counts by product (vLLM before PR 24957)",
     conv_rows=rectangular_rows,
     count_spec_tokens=uniform_spec_tokens,
     row_buffer=request_sized,
     token_buffer=request_sized,
     captured_rows=uniform_rows,
 )
-STALE_COUNT = replace(POLICY, name="stale-accepted-count", refreshes_accepted=only_with_drafts)
-BY_REQUESTS = replace(POLICY, name="buffers-by-requests", token_buffer=request_sized, captured_rows=uniform_rows)
-BY_TOKENS = replace(POLICY, name="buffers-by-tokens", row_buffer=either_sized, captured_rows=rows_per_token)
+STALE_COUNT = replace(
+    POLICY,
+    name="stale-accepted-count",
+    story="a step without any draft leaves the accepted counts of the step before (until vllm #30877)",
+    refreshes_accepted=only_with_drafts,
+)
+BY_REQUESTS = replace(
+    POLICY,
+    name="buffers-by-requests",
+    story="token-indexed tensors sized by requests, as many captured rows as fit if each were full",
+    token_buffer=request_sized,
+    captured_rows=uniform_rows,
+)
+BY_TOKENS = replace(
+    POLICY,
+    name="buffers-by-tokens",
+    story="one captured row for every token: nothing is lost, most rows are empty",
+    row_buffer=either_sized,
+    captured_rows=rows_per_token,
+)
 
 VARIANTS: dict[str, Policy] = {
     policy.name: policy for policy in (BEFORE_FIX, AS_MERGED, STALE_COUNT, BY_REQUESTS, BY_TOKENS, POLICY)
@@ -87,3 +106,4 @@ def variant(name: str) -> Policy:
     if name not in VARIANTS:
         raise UsageError(f"saw variant {name!r}, expected one of {', '.join(VARIANTS)}")
     return VARIANTS[name]
+

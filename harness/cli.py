@@ -1,0 +1,161 @@
+"""The command ``specharness``: the Makefile's verbs.
+
+The last line of standard output of every verb is one JSON object with ``exit``. Heavy imports wait until a verb
+needs them, and ``TRITON_INTERPRET`` is decided here, before Triton is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.errors import HarnessError, UsageError
+
+Verb = Callable[[argparse.Namespace], dict[str, Any]]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a verb; returns the exit code (0 pass, 1 fail, 2 usage, 3 internal error, 125 undecided)."""
+    try:
+        args = _parser().parse_args(argv)
+    except UsageError as error:
+        return _finish({"verb": None, **_told(error)})
+    except SystemExit as request:  # --help and --version
+        return int(request.code or 0)
+    verb: Verb = args.run
+    try:
+        result = verb(args)
+    except HarnessError as error:
+        result = {"verb": args.verb, **_told(error)}
+    except KeyboardInterrupt:
+        print("interrupted; what was recorded stays, and --resume RUN_DIR goes on from there", file=sys.stderr)
+        result = {"verb": args.verb, "error": "interrupted", "exit": 130}
+    except Exception as error:
+        traceback.print_exc()
+        print("this is a fault of specharness itself: please report it with the lines above", file=sys.stderr)
+        result = {"verb": args.verb, "error": f"{type(error).__name__}: {error}", "exit": 3}
+    return _finish(result)
+
+
+def _told(error: HarnessError) -> dict[str, Any]:
+    """An error for a person on stderr, and for a machine."""
+    print(f"specharness: {error}", file=sys.stderr)
+    return {"error": str(error), "exit": error.exit_code}
+
+
+def _finish(result: dict[str, Any]) -> int:
+    print(json.dumps(result), flush=True)
+    return int(result["exit"])
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with our exit: usage errors are raised, so that the JSON line is printed all the same."""
+
+    def error(self, message: str) -> Any:
+        raise UsageError(message, hint=f"{self.prog} --help")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="specharness", description="Recreate, catch and name speculative-decoding faults of hybrid models.")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=_Parser)
+
+    repro = verbs.add_parser("repro", help="reproduce an issue: every scenario under every variant")
+    repro.add_argument("issue", help="24881, vllm#24881 or PR24957; specharness list issues shows all")
+    repro.add_argument("--resume", type=Path, metavar="RUN_DIR", help="go on where an interrupted run stopped")
+    repro.set_defaults(run=_repro)
+
+    run = verbs.add_parser("run", help="run and judge one scenario file")
+    run.add_argument("scenario", type=Path, help="a scenario as JSON, as runs and from-log write it")
+    run.set_defaults(run=_run, resume=None)
+    for verb in (repro, run):
+        _add_target(verb)
+
+    log = verbs.add_parser("from-log", help="turn the scheduler dump of a dead engine into a scenario")
+    log.add_argument("log", type=Path, help="the engine's log, or the part of it with SchedulerOutput(...)")
+    log.add_argument("--out", type=Path, help="where to write the scenario (default: beside the log)")
+    log.add_argument("--preset", choices=("peaked", "flat"), default="peaked")
+    log.add_argument("--json", action="store_true", help="print the JSON line alone")
+    log.set_defaults(run=_from_log)
+
+    listing = verbs.add_parser("list", help="list what exists")
+    listing.add_argument("what", choices=("issues", "variants", "events"))
+    listing.add_argument("--cases", type=Path, help="folder that holds cases/ and fixtures/")
+    listing.add_argument("--json", action="store_true", help="print the JSON line alone")
+    listing.set_defaults(run=_list)
+
+    doctor = verbs.add_parser("doctor", help="what is here, and what is missing for which verb")
+    doctor.add_argument("--json", action="store_true", help="print the JSON line alone")
+    doctor.set_defaults(run=_doctor)
+    return parser
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--target", default="embedded", help="what is tested (default: the embedded engine)")
+    add("--variant", action="append", metavar="NAME", help="only this variant; may be repeated")
+    add("--seed", type=int, default=0, help="seed of everything random (default 0)")
+    add("--preset", choices=("peaked", "flat"), default="peaked", help="the tiny model to use (default peaked)")
+    add("--model", type=Path, metavar="FOLDER", help="a Qwen3-Next checkpoint folder instead of a tiny model")
+    add("--kernels", choices=("auto", "triton", "naive"), default="auto", help="auto: Triton on a GPU, naive on a CPU")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add("--state-dtype", choices=("float32", "bfloat16"), default="float32")
+    add("--cases", type=Path, metavar="FOLDER", help="folder that holds cases/ and fixtures/ (default: found upwards)")
+    add("--reports", type=Path, metavar="FOLDER", help="where run directories go (default: reports/ beside cases/)")
+    add("--json", action="store_true", help="print the JSON line alone")
+
+
+def _repro(args: argparse.Namespace) -> dict[str, Any]:
+    _decide_interpreter(args)
+    from harness.verbs import repro
+
+    return repro(args)
+
+
+def _run(args: argparse.Namespace) -> dict[str, Any]:
+    _decide_interpreter(args)
+    from harness.verbs import run
+
+    return run(args)
+
+
+def _from_log(args: argparse.Namespace) -> dict[str, Any]:
+    from harness.verbs import from_log
+
+    return from_log(args)
+
+
+def _list(args: argparse.Namespace) -> dict[str, Any]:
+    from harness.verbs import listing
+
+    return listing(args)
+
+
+def _doctor(args: argparse.Namespace) -> dict[str, Any]:
+    from rich.console import Console
+
+    from harness import doctor
+
+    examination = doctor.examine()
+    if not args.json:
+        doctor.render(examination, Console())
+    return {"verb": "doctor", **examination.as_dict(), "exit": examination.exit_code}
+
+
+def _decide_interpreter(args: argparse.Namespace) -> None:
+    """Triton kernels on a CPU need the interpreter, which Triton asks for when it is imported."""
+    from harness.doctor import find_gpus
+
+    if args.device == "auto":
+        args.device = "cuda" if find_gpus()[0] else "cpu"
+    if args.device == "cpu" and args.kernels == "triton":
+        os.environ["TRITON_INTERPRET"] = "1"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,229 @@
+"""What the verbs do once their arguments are known."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from harness.cases import STANDARD_VARIANTS, find_case, find_root, load_cases
+from harness.errors import UsageError
+from harness.lab import Lab
+from harness.models.tiny import ensure
+from harness.report import html, terminal
+from harness.repro import Reproduction, reproduce
+from harness.run import Judge
+from harness.rundir import RunDir, slug
+from harness.scenario import Scenario
+from harness.targets.registry import TargetOptions, open_target
+from harness.verdict import Verdict
+
+
+def repro(args: argparse.Namespace) -> dict[str, Any]:
+    """Reproduce an issue: every scenario of its case under every variant."""
+    console = Console(quiet=args.json)
+    root = args.cases or find_root()
+    case = find_case(load_cases(root), args.issue)
+    folder = _model(args, console)
+    scenarios = list(case.build(Lab(folder, root / "fixtures", args.seed)))
+    variants = _chosen(args.variant, case.variants)
+    reproduction, run_dir = _reproduce(args, console, root, f"repro-{slug(case.number)}", scenarios, variants, folder)
+    _show(console, f"{case.ref}  {case.title}", reproduction, run_dir)
+    return {"verb": "repro", "issue": case.ref, **_summary(args, reproduction, run_dir), "exit": reproduction.exit_code}
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Run one scenario file and judge it; red when any chosen variant fails."""
+    console = Console(quiet=args.json)
+    scenario = Scenario.read(args.scenario)
+    root = args.cases or find_root()
+    folder = _model(args, console)
+    variants = _chosen(args.variant, STANDARD_VARIANTS)
+    reproduction, run_dir = _reproduce(args, console, root, f"run-{slug(scenario.name)}", [scenario], variants, folder)
+    _show(console, scenario.title or scenario.name, reproduction, run_dir)
+    codes = [reproduction.verdict(name).exit_code for name in reproduction.variants if not args.variant or name in args.variant]
+    return {
+        "verb": "run",
+        "scenario": scenario.name,
+        **_summary(args, reproduction, run_dir),
+        "exit": 1 if 1 in codes else max(codes, default=125),
+    }
+
+
+def from_log(args: argparse.Namespace) -> dict[str, Any]:
+    """Turn an engine's scheduler dump into a scenario file."""
+    from harness.fromlog import read_dump
+
+    console = Console(quiet=args.json)
+    dump = read_dump(args.log)
+    scenario = dump.scenario(Lab(ensure(args.preset), find_root() / "fixtures"))
+    path = args.out or args.log.with_suffix(".scenario.json")
+    try:
+        path.write_text(scenario.to_json(), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}", hint="pass --out FILE") from None
+    console.print(f"{dump}\nwritten to {path}; run it with: specharness run {path}", soft_wrap=True)
+    return {"verb": "from-log", "scenario": str(path), "rows": dump.row_lengths, "exit": 0}
+
+
+def listing(args: argparse.Namespace) -> dict[str, Any]:
+    """List issues, variants or events."""
+    console = Console(quiet=args.json)
+    if args.what == "issues":
+        found = {case.ref: case.title for case in load_cases(args.cases or find_root())}
+    elif args.what == "variants":
+        from harness.engine.variants import VARIANTS
+
+        found = {name: policy.story for name, policy in VARIANTS.items()}
+    else:
+        from harness.check.observe import EVENTS
+
+        found = dict.fromkeys(EVENTS, "may be demanded by must_observe")
+    width = max(map(len, found), default=0)
+    for name, text in found.items():
+        console.print(f"{name:<{width}}  {text}", soft_wrap=True, highlight=False)
+    return {"verb": "list", args.what: list(found), "exit": 0}
+
+
+def _model(args: argparse.Namespace, console: Console) -> Path:
+    if args.model:
+        console.print(f"model: {args.model}", highlight=False)
+        return Path(args.model)
+    folder = ensure(args.preset)
+    console.print(f"model: tiny Qwen3-Next, preset {args.preset} ({folder})", highlight=False, soft_wrap=True)
+    return folder
+
+
+def _chosen(asked: list[str] | None, shipped: tuple[str, ...]) -> list[str]:
+    """The variants to run; the correct one always, since noise is measured on it."""
+    return list(dict.fromkeys([*(asked or shipped), "fixed"]))
+
+
+def _reproduce(
+    args: argparse.Namespace,
+    console: Console,
+    root: Path,
+    name: str,
+    scenarios: list[Scenario],
+    variants: list[str],
+    folder: Path,
+) -> tuple[Reproduction, RunDir]:
+    options = TargetOptions(folder=folder, kernels=args.kernels, device=args.device, state_dtype=args.state_dtype)
+    open_variant = open_target(args.target, options)
+    for variant in variants:
+        open_variant(variant)  # a wrong name must not cost a run
+    setting = {
+        "name": name,
+        "seed": args.seed,
+        "target": args.target,
+        "kernels": args.kernels,
+        "device": args.device,
+        "state_dtype": args.state_dtype,
+        "model": str(folder),
+        "variants": variants,
+    }
+    run_dir = _run_dir(args, root, name, setting)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=args.json) as progress:
+        task = progress.add_task("loading the oracle")
+        judge = Judge(folder)
+
+        def tell(scenario: str, variant: str) -> None:
+            progress.update(task, description=f"{scenario}  [bold]{variant}[/bold]")
+
+        reproduction = reproduce(scenarios, variants, open_variant, judge, run_dir, tell)
+    run_dir.write_text("index.html", html.page(name, reproduction, run_dir.run))
+    return reproduction, run_dir
+
+
+def _run_dir(args: argparse.Namespace, root: Path, name: str, setting: dict[str, Any]) -> RunDir:
+    if args.resume is None:
+        return RunDir.create(args.reports or root / "reports", name, {**setting, "versions": _versions(), "gauges": {}, "cells": {}})
+    run_dir = RunDir.resume(args.resume)
+    differing = [key for key, value in setting.items() if run_dir.run.get(key) != value]
+    if differing:
+        seen = ", ".join(f"{key}: {run_dir.run.get(key)!r} there, {setting[key]!r} here" for key in differing)
+        raise UsageError(f"{args.resume}: is another run ({seen})", hint="resume with the same arguments")
+    return run_dir
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for package in ("specharness", "torch", "triton", "xgrammar", "numpy", "transformers"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def _show(console: Console, title: str, reproduction: Reproduction, run_dir: RunDir) -> None:
+    rows = [
+        (result.scenario.name, {name: j.verdict for name, j in result.judgements.items()})
+        for result in reproduction.results
+    ]
+    console.print()
+    console.print(terminal.matrix(title, reproduction.variants, rows))
+    console.print()
+    for name, result, judgement in reproduction.first_failures():
+        assert judgement.first is not None
+        replay = f"specharness run {run_dir.path / slug(result.scenario.name)}.json --variant {name}"
+        console.print(
+            terminal.failure(name, result.scenario.name, judgement.first, judgement.ledger, judgement.documented, replay),
+            soft_wrap=True,
+            highlight=False,
+        )
+        console.print()
+    for line in proven(reproduction):
+        console.print(line, soft_wrap=True, highlight=False)
+    console.print(f"report: {run_dir.path / 'index.html'}", soft_wrap=True, highlight=False)
+
+
+def proven(reproduction: Reproduction) -> list[str]:
+    """What a stranger may conclude, line by line."""
+    lines = [f"reproduced: {_yes(reproduction.reproduced)}; fixed: {_yes(reproduction.fixed)}"]
+    for name in reproduction.variants:
+        failing = [r.scenario.name for r in reproduction.results if name in r.judgements and r.judgements[name].verdict is Verdict.FAIL]
+        if failing:
+            lines.append(f"{name} fails: {'; '.join(failing)}")
+        powers = {e.power for r in reproduction.results if name in r.judgements for e in r.judgements[name].evidence if e.power}
+        lines += [f"  {power}" for power in sorted(powers)]
+    undecided = [
+        f"{r.scenario.name} on {name}: " + "; ".join(e.summary for e in j.evidence if e.verdict is j.verdict)
+        for r in reproduction.results
+        for name, j in r.judgements.items()
+        if j.verdict in (Verdict.INCONCLUSIVE, Verdict.UNSUPPORTED)
+    ]
+    noise, signal = reproduction.noise, reproduction.signal
+    lines += [f"undecided: {line}" for line in undecided]
+    lines.append(f"noise {noise:.2g}, signal of the least fault {signal:.2g}: {signal / noise:,.0f} times the noise")
+    return lines
+
+
+def _yes(holds: bool) -> str:
+    return "yes" if holds else "NO"
+
+
+def _summary(args: argparse.Namespace, reproduction: Reproduction, run_dir: RunDir) -> dict[str, Any]:
+    return {
+        "reproduced": reproduction.reproduced,
+        "fixed": reproduction.fixed,
+        "variants": {
+            name: {
+                "verdict": reproduction.verdict(name).value,
+                "scenarios": {
+                    r.scenario.name: r.judgements[name].verdict.value for r in reproduction.results if name in r.judgements
+                },
+            }
+            for name in reproduction.variants
+        },
+        "noise": reproduction.noise,
+        "signal": reproduction.signal,
+        "seed": args.seed,
+        "run_dir": str(run_dir.path),
+    }
