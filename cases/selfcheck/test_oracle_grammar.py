@@ -57,8 +57,8 @@ EXAMPLES = {
 def disputed(kind: str, before: str, piece: str) -> bool:
     """Where the libraries differ for good; both strings are in byte-level spelling (``ġ`` is 0x7F, ``í`` is 0xED).
 
-    xgrammar lets 0xED begin a surrogate, which RFC 3629 forbids. Inside JSON strings llguidance refuses 0x7F, the escape
-    ``\\/`` and ``\\u`` for anything but control characters, all of which RFC 8259 permits.
+    xgrammar lets 0xED begin a surrogate, which RFC 3629 forbids. Inside JSON strings llguidance refuses 0x7F, the
+    escape ``\\/``, and ``\\u`` for anything but control characters, all of which RFC 8259 permits.
     """
     in_string = "ġ" in piece or "\\" in before[-5:] + piece
     return before.endswith("í") or (kind == "json_schema" and in_string)

@@ -4,8 +4,8 @@ transformers' Qwen3NextForCausalLM judges the model in float32 (it has no MTP he
 Where the two grammar libraries read a grammar differently, neither is wrong by this module:
 
 * JSON schema: xgrammar closes objects unless ``additionalProperties`` is true, llguidance leaves them open. Inside
-  strings llguidance refuses the byte 0x7F, ``\\/`` and ``\\u`` for anything but control characters; xgrammar takes them,
-  and under ``minLength`` or ``maxLength`` it takes raw control characters, but no escape at all.
+  strings llguidance refuses the byte 0x7F, ``\\/``, and ``\\u`` for anything but control characters. xgrammar takes
+  them, and under ``minLength`` or ``maxLength`` it takes raw control characters, but no escape at all.
 * all: xgrammar lets the bytes ED A0 begin a character (a surrogate, which UTF-8 forbids).
 * regex: ``\\d``, ``\\w`` and ``\\s`` are ASCII in xgrammar and Unicode in llguidance.
 """
