@@ -11,6 +11,8 @@ from harness.check.gauge import Gauge, Gauges, lag_signal, noise, plain_pair
 from harness.check.grammar import GrammarBook, check_grammar
 from harness.check.ledger import check_ledger, last_lines
 from harness.check.observe import missing, observe
+from harness.check.padding import show_padding
+from harness.check.recompile import check_recompile
 from harness.check.reference import Reference, ReferenceBook
 from harness.check.state import judge_tensors
 from harness.check.tokens import check_tokens
@@ -20,7 +22,7 @@ from harness.targets.protocols import EngineTarget
 from harness.trace import Coordinate, Trace
 from harness.verdict import Divergence, Evidence, Verdict, worst
 
-_KIND_RANK = {"crash": 0, "state": 1, "ledger": 2, "logits": 3, "grammar": 4, "tokens": 5}
+_KIND_RANK = {"crash": 0, "state": 1, "ledger": 2, "logits": 3, "grammar": 4, "tokens": 5, "recompile": 6}
 PIECE = 7
 """Tokens a step when a history is fed in pieces of a prompt; prime, so that its edges meet few others."""
 GAUGED_REQUESTS = 4
@@ -74,6 +76,10 @@ class Judge:
             check_grammar(scenario, trace, self._grammars),
             check_tokens(scenario, trace, reference, self._grammars, gauges.logits),
         ]
+        if scenario.most_compilations is not None:
+            evidence.append(check_recompile(scenario, trace))
+        if scenario.capture_sizes:
+            evidence.append(show_padding(trace))
         observed = observe(scenario, trace)
         if not trace.crash:
             evidence.append(_coverage(scenario, list(missing(scenario, observed))))

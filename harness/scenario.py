@@ -25,7 +25,7 @@ VERSION = 1
 
 GrammarKind = Literal["json_schema", "regex", "ebnf", "choice"]
 Drafter = Literal["mtp", "ngram"]
-FailureKind = Literal["crash", "state", "logits", "ledger", "grammar", "tokens"]
+FailureKind = Literal["crash", "state", "logits", "ledger", "grammar", "tokens", "recompile"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +107,7 @@ class Scenario:
     max_model_len: int = 512
     max_num_seqs: int = 64
     capture_sizes: tuple[int, ...] = ()
+    most_compilations: int | None = None  # compiled variants a kernel may need; None: not counted
     must_observe: Mapping[str, int] = field(default_factory=dict)
     documented: Mapping[str, Documented] = field(default_factory=dict)
 

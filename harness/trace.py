@@ -120,6 +120,7 @@ class Trace:
     completions: dict[str, Completion]
     linear_layers: tuple[int, ...]  # model layer of each of the L linear layers
     crash: Crash | None = None
+    compilations: dict[str, int] = field(default_factory=dict)  # compiled variants by kernel, where counted
     notes: dict[str, str] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
@@ -144,6 +145,7 @@ class Trace:
             },
             linear_layers=tuple(data["linear_layers"]),
             crash=Crash(**data["crash"]) if data["crash"] else None,
+            compilations=data["compilations"],
             notes=data["notes"],
         )
 

@@ -51,6 +51,11 @@ def captured_rows(padded_tokens: int, max_num_seqs: int, k: int) -> int:
     return min(padded_tokens, max_num_seqs)
 
 
+def unrolled_length(longest: int, k: int) -> int | None:
+    """Row length that the convolution is compiled for; ``None``: lengths are read at run time."""
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """The engine's decisions; the defaults are the correct ones."""
@@ -64,6 +69,7 @@ class Policy:
     row_buffer: Callable[[int, int, int], int] = row_buffer
     token_buffer: Callable[[int, int, int], int] = token_buffer
     captured_rows: Callable[[int, int, int], int] = captured_rows
+    unrolled_length: Callable[[int, int], int | None] = unrolled_length
     kernels: KernelDecisions = CORRECT
     guide: GuideDecisions = CORRECT_GUIDE
     sampler: SamplerDecisions = CORRECT_SAMPLER

@@ -55,6 +55,16 @@ def rows_per_token(padded_tokens: int, max_num_seqs: int, k: int) -> int:
     return min(padded_tokens, max_num_seqs * (k + 1))
 
 
+def full_length(longest: int, k: int) -> int | None:
+    """Compiled for k + 1 tokens, whatever the rows are: one variant, since k does not change."""
+    return k + 1
+
+
+def longest_length(longest: int, k: int) -> int | None:
+    """Compiled for the longest row of the batch: one variant per length that a trim leaves."""
+    return longest
+
+
 AS_MERGED = replace(
     POLICY,
     name="as-merged",
@@ -64,6 +74,7 @@ AS_MERGED = replace(
     row_buffer=either_sized,
     token_buffer=either_sized,
     captured_rows=rows_per_token,
+    unrolled_length=full_length,
 )
 BEFORE_FIX = replace(
     AS_MERGED,
@@ -95,9 +106,16 @@ BY_TOKENS = replace(
     row_buffer=either_sized,
     captured_rows=rows_per_token,
 )
+CONSTEXPR_LENGTH = replace(
+    POLICY,
+    name="constexpr-length",
+    story="the longest row of a batch is a compile-time constant: new lengths stop the engine to compile",
+    unrolled_length=longest_length,
+)
 
 VARIANTS: dict[str, Policy] = {
-    policy.name: policy for policy in (BEFORE_FIX, AS_MERGED, STALE_COUNT, BY_REQUESTS, BY_TOKENS, POLICY)
+    policy.name: policy
+    for policy in (BEFORE_FIX, AS_MERGED, STALE_COUNT, BY_REQUESTS, BY_TOKENS, CONSTEXPR_LENGTH, POLICY)
 }
 
 

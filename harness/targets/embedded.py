@@ -16,6 +16,7 @@ from harness.engine.guided import Grammars, Guide
 from harness.engine.kernels.select import Kind, select
 from harness.engine.loader import Loader
 from harness.engine.policy import Policy
+from harness.engine.recompile import CountingKernels
 from harness.engine.request import EngineRequest, ForcedTurn
 from harness.engine.sampler import SamplingParams
 from harness.engine.variants import variant
@@ -80,7 +81,9 @@ class _Run:
         selection = select(target.kernels, target.device)
         self._reason = selection.reason
         config = target.config(scenario, reverse_rows=reverse_rows)
-        parts = (config, target.policy, selection.kernels)
+        counted = scenario.most_compilations is not None
+        self._counting = CountingKernels(selection.kernels, target.policy, config.k) if counted else None
+        parts = (config, target.policy, self._counting or selection.kernels)
         self._engine = Engine(
             target.loader.model(*parts), target.loader.head(*parts), self._grammars, config, target.policy
         )
@@ -103,6 +106,7 @@ class _Run:
             },
             linear_layers=tuple(self._engine.model.linear_layers),
             crash=crash,
+            compilations=self._counting.count() if self._counting else {},
             notes={"kernels": self._reason, "state_dtype": str(self._target.state_dtype)},
         )
 
