@@ -39,6 +39,9 @@ def diagnose(trace: Trace, reference: Reference, at: Coordinate, threshold: floa
          for name, state in _hypotheses(trace, reference, row, at)),
         key=lambda explanation: explanation.residual,
     )
+    if at.tensor == "conv" and ranked[0].residual > threshold:
+        if (mixture := _mixture(trace, reference, row, at, threshold)) is not None:
+            return mixture
     best = ranked[0]
     if best.residual > threshold:
         return f"no known mistake fits; nearest: {best.name} (residual {best.residual:.2g})"
@@ -93,6 +96,44 @@ def _of_lost_tokens(trace: Trace, reference: Reference, row: RowTrace, at: Coord
         kept = [*history[: start - lost], *history[start : row.num_computed]]
         fold = reference.fork(row.request, start - lost, history[start : row.num_computed])
         yield f"the state lost the last {lost} accepted token{'s' * (lost > 1)} before this step", fold.states[len(kept)]
+
+
+def _mixture(trace: Trace, reference: Reference, row: RowTrace, at: Coordinate, threshold: float) -> str | None:
+    """A convolution history whose columns are inputs of several requests' tokens: which column holds whose."""
+    assert row.state is not None
+    layer = trace.linear_layers.index(at.layer)
+    library = {
+        f"{name}[{index}]": column
+        for name in sorted({other.request for step in trace.steps if step.index == at.step for other in step.rows})
+        for index, column in _inputs(trace, reference, name, at.step, layer)
+    }
+    held = []
+    for column in row.state.conv[layer]:  # [D]
+        name, residual = min(((n, _residual(column, c)) for n, c in library.items()), key=lambda pair: pair[1])
+        if residual > threshold:
+            return None
+        held.append(name)
+    count, width = row.state.tokens_included, len(held)
+    expected = [f"{row.request}[{index}]" for index in range(count - width, count)]
+    return f"tokens of several rows are mixed: the columns hold {' '.join(held)}, expected {' '.join(expected)}"
+
+
+def _inputs(
+    trace: Trace, reference: Reference, request: str, step: int, layer: int
+) -> Iterator[tuple[int, Array]]:
+    """(place in the request's tokens, convolution input ``[D]``) of its last tokens up to a step, drafts included."""
+    row = _row(trace, Coordinate(step=step, request=request))
+    if row is None:
+        return
+    count = row.num_computed
+    states = reference.replay(request, also=range(max(count - REACH, 0), count + 1)).states
+    for index in range(max(count - REACH, 0), count):
+        yield index, states[index + 1].conv[layer][-1]
+    rejected = row.kept[row.accepted - 1 :] if row.accepted and not row.prompt_tokens else ()
+    if rejected:
+        fork = reference.fork(request, count, rejected).states
+        for j in range(1, len(rejected) + 1):
+            yield count + j - 1, fork[count + j].conv[layer][-1]
 
 
 def _row(trace: Trace, at: Coordinate) -> RowTrace | None:
