@@ -1,0 +1,110 @@
+"""Every kernel compiles for the GPUs we name, without a GPU; and mixed batches need one compiled variant."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pkgutil
+from dataclasses import replace
+from importlib import import_module
+
+import pytest
+import torch
+import triton
+import triton.language as tl  # noqa: F401  Triton's interpreter asks every module with jit functions for it
+
+from harness.engine import kernels as package
+from harness.engine.kernels import CORRECT, Decision
+
+if os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("interpreted: test_kernel_processes.py runs these in a child", allow_module_level=True)
+
+from harness.engine.kernels import compile as aot
+from harness.engine.kernels.constexpr_length import constexpr_length
+from harness.engine.kernels.conv import update_launch
+from harness.engine.kernels.gdn import verify_launch
+from harness.engine.kernels.samples import Row, Shape, batch
+
+SHARED = {80: 163 * 1024, 90: 227 * 1024}  # bytes a program may have
+LENGTHS = [(4, 4, 4), (4, 1, 2), (1, 1, 1), (2, 0, 1), (3, 3, 1), (2, 2, 2), (1,), (4, 4, 4, 4, 4)]
+
+
+def conv_launches():
+    """Updates over mixed batches, with the index table and the tokens at whatever alignment the packing gives them."""
+    for seed, lengths in enumerate(LENGTHS):
+        sample = batch(Shape(k=3), [Row(length=n) for n in lengths], seed=seed)
+        yield (
+            max(lengths),
+            update_launch(sample.x, torch.empty_like(sample.x), *sample.conv()[1:], **sample.update()),
+        )
+
+
+@pytest.mark.parametrize("architecture", aot.ARCHITECTURES)
+def test_every_kernel_compiles_ahead_of_time(architecture):
+    binaries = aot.specialisations(aot.registry(), architecture)
+    assert all(len(binary.digest) == 64 for binary in binaries)
+    for binary in binaries:
+        assert binary.shared <= SHARED[architecture], f"{binary} does not fit into shared memory"
+
+
+def test_the_registry_misses_no_kernel():
+    modules = [import_module(f"{package.__name__}.{m.name}") for m in pkgutil.iter_modules(package.__path__)]
+    written = {
+        name
+        for module in modules
+        for name, value in inspect.getmembers(module)
+        if isinstance(value, triton.runtime.JITFunction) and name.endswith("_kernel")
+    }
+    assert len(written) >= 8
+    assert {launch.name for launch in aot.registry()} == written
+
+
+def test_mixed_batches_need_one_variant_of_the_update():
+    assert len(aot.specialisations(launch for _, launch in conv_launches())) == 1
+
+
+def test_mixed_batches_need_one_variant_of_the_recurrence():
+    def launches():
+        for seed, lengths in enumerate(LENGTHS):
+            sample = batch(Shape(k=3), [Row(length=n) for n in lengths], seed=seed)
+            inputs, out = sample.gdn(), torch.empty_like(sample.qkv()[2])
+            yield verify_launch(*inputs[:5], out, inputs[5], **sample.verify())
+
+    assert len(aot.specialisations(launches())) == 1
+
+
+def test_an_index_view_at_any_offset_and_stride_needs_no_new_variant():
+    def launches():
+        sample = batch(Shape(k=3), [Row(length=n) for n in (4, 2, 3, 1, 4, 4)])
+        inputs, out = sample.conv(), torch.empty_like(sample.x)
+        for first in range(4):
+            keywords = {name: index[first:] for name, index in sample.update().items()}
+            yield update_launch(inputs[0], out, *inputs[1:], **keywords)
+            dense = keywords["state_indices"].contiguous()
+            yield update_launch(inputs[0], out, *inputs[1:], **keywords | {"state_indices": dense})
+
+    assert len(aot.specialisations(launches())) == 1
+
+
+def test_a_fixed_constexpr_length_needs_one_variant_and_the_longest_row_one_per_length():
+    fixed = aot.specialisations(constexpr_length(launch, 4) for _, launch in conv_launches())
+    fault = aot.specialisations(constexpr_length(launch, longest) for longest, launch in conv_launches())
+    assert len(fixed) == 1
+    assert len(fault) == 4
+    assert len({binary.digest for binary in fault}) == 4, "variants, but the same machine code"
+
+
+@triton.jit
+def _first(a):
+    return a * 0
+
+
+def test_another_decision_is_another_binary():
+    sample = batch(Shape(), [Row(length=2)])
+    inputs, out = sample.gdn(), torch.empty_like(sample.qkv()[2])
+    fault = replace(CORRECT, read_column=Decision(naive=lambda a: a * 0, triton=_first))
+    launches = [
+        verify_launch(*inputs[:5], out, inputs[5], **sample.verify(), decisions=decisions)
+        for decisions in (CORRECT, fault, CORRECT)
+    ]
+    assert len({binary.digest for binary in aot.specialisations(launches)}) == 2
