@@ -408,8 +408,9 @@ def test_a_model_folder_that_names_no_vocabulary_is_refused(
 
 
 def test_stop_tokens_of_the_generation_config_come_first(peaked: Path, tmp_path: Path) -> None:
-    for each in ("config.json", "tokenizer.json"):
-        (tmp_path / each).write_bytes((peaked / each).read_bytes())
-    assert Vocabulary.load(tmp_path).stop_ids == Vocabulary.load(peaked).stop_ids
-    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 999}', encoding="utf-8")
+    config = json.loads((peaked / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "tokenizer.json").write_bytes((peaked / "tokenizer.json").read_bytes())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "eos_token_id": 999}), encoding="utf-8")
     assert Vocabulary.load(tmp_path).stop_ids == {999}
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [999, 997]}', encoding="utf-8")
+    assert Vocabulary.load(tmp_path).stop_ids == {997, 999}

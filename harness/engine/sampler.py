@@ -113,7 +113,8 @@ def verify_greedy(logits: Tensor, drafts: Sequence[int]) -> list[int]:
     """[n + 1, vocab] logits and n drafts -> the argmax tokens up to and including the first that is not the draft.
 
     Raises:
-        EngineError: not one row more than drafts, or a token has to come from a row without a finite best logit.
+        EngineError: not one row more than drafts, a draft outside the vocabulary, or a token has to come from a
+            row without a finite best logit.
     """
     _check_rows(logits, drafts)
     best, tokens = logits.max(dim=-1)  # [n + 1]
@@ -141,7 +142,8 @@ def verify_stochastic(
     Draws n + 1 uniforms whatever happens to the drafts: n for acceptance, one for the last token.
 
     Raises:
-        EngineError: not one row of p more than drafts, not one row of q for each, or no law for the last token.
+        EngineError: not one row of p more than drafts, not one row of q for each, a draft outside the vocabulary,
+            or no law for the last token.
     """
     _check_rows(p, drafts)
     n = len(drafts)
@@ -217,5 +219,8 @@ def _draw(law: Tensor, u: float) -> int:
 
 
 def _check_rows(rows: Tensor, drafts: Sequence[int]) -> None:
-    if len(rows) != len(drafts) + 1:
-        raise EngineError(f"{len(drafts)} drafts need {len(drafts) + 1} rows, got {len(rows)}")
+    count, vocab = rows.shape
+    if count != len(drafts) + 1:
+        raise EngineError(f"{len(drafts)} drafts need {len(drafts) + 1} rows, got {count}")
+    if not all(PLACEHOLDER <= draft < vocab for draft in drafts):
+        raise EngineError(f"drafts must lie in [{PLACEHOLDER}, {vocab}), got {list(drafts)}")
