@@ -36,7 +36,7 @@ class Experts(NamedTuple):
 class Checkpoint:
     """An opened model folder. Opening reads only headers, and checks that every tensor is there in its right shape.
 
-    Tensors come as they are stored (bfloat16, and float32 for ``A_log`` and ``dt_bias`` of some checkpoints), on the CPU.
+    Tensors come as they are stored, on the CPU: bfloat16, and in some checkpoints float32 for the gates.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ def _reader(path: Path) -> Any:
 
 
 def _count_mtp_layers(names: Iterable[str]) -> int:
-    """By the tensors, not by config.json: published configurations differ in the key, and transformers drops the head."""
+    """By the tensors: published configurations differ in the key, and transformers drops the head when it saves."""
     found = (re.match(r"mtp\.layers\.(\d+)\.", name) for name in names)
     return 1 + max((int(match[1]) for match in found if match), default=-1)
 

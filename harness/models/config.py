@@ -82,7 +82,8 @@ def read_config(folder: Path, *, num_mtp_layers: int) -> ModelConfig:
     """Reads ``config.json`` (as transformers 4 and 5 write it) and the stop ids of ``generation_config.json``.
 
     Raises:
-        ModelError: the folder or file is missing, is no JSON, is another model type, or asks for something that is not supported.
+        ModelError: the folder or the file is missing, is no JSON, is of another model type, or asks for more than
+            is supported here.
     """
     if not folder.is_dir():
         raise ModelError(f"no model folder at {folder}", hint=BUILD_HINT)

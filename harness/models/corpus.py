@@ -1,6 +1,6 @@
-"""Made-up text and JSON: what the tokenizer is trained on and what the tiny model's successor tables are counted from.
+"""Made-up text and JSON: the tokenizer is trained on it and the tiny model's successor tables are counted from it.
 
-Everything is drawn from one numpy Generator, with integer draws only, so that one seed gives the same documents anywhere.
+Everything is drawn from one numpy Generator, by integer draws only: one seed gives the same documents anywhere.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ OPENERS = (
     "Because the",
 )
 REQUESTS = (
-    "Write a short story about the", "List three facts about the", "Explain how the", "What is the", "Please describe the",
-    "Return a JSON object for the", "Give me the name of the", "Which color is the", "Tell me about the",
+    "Write a short story about the", "List three facts about the", "Explain how the", "What is the",
+    "Please describe the", "Return a JSON object for the", "Give me the name of the", "Which color is the",
+    "Tell me about the",
 )  # fmt: skip
 
 WORD_KEYS = (
@@ -53,6 +54,7 @@ NUMBER_KEYS = (
     "id age count price score year size index total width height rank temperature quantity amount confidence number "
     "month day limit offset"
 ).split()
+NUMBERS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 25, 40, 68, 100)
 FLAG_KEYS = "ok active done valid enabled found success visible".split()
 LIST_KEYS = "tags items values colors parts steps names".split()
 NESTED_KEYS = ("result", "data", "address", "arguments", "user", "parameters")
@@ -84,7 +86,7 @@ class Author:
         return " ".join(self._sentence() for _ in range(sentences))
 
     def json_object(self) -> str:
-        """One JSON object of two to five members, written as ``json.dumps`` writes it."""
+        """One JSON object of two to four members, written as ``json.dumps`` writes it."""
         return json.dumps(self._members(depth=0))
 
     def _sentence(self) -> str:
@@ -98,26 +100,27 @@ class Author:
             return f"{opener} {adjective} {noun} {verb} {article} {target} {self._after(target, 'adverb', ADVERBS)}."
         preposition = self._after(target, "preposition", PREPOSITIONS)
         place = self._after(preposition, "adjective", ADJECTIVES)
-        return f"{opener} {adjective} {noun} {verb} {article} {target} {preposition} {place} {self._after(place, 'noun', NOUNS)}s."
+        things = self._after(place, "noun", NOUNS) + "s"
+        return f"{opener} {adjective} {noun} {verb} {article} {target} {preposition} {place} {things}."
 
     def _members(self, *, depth: int) -> dict[str, object]:
         members: dict[str, object] = {}
         previous = "{"
-        for _ in range(int(self._rng.integers(2, 6))):
+        for _ in range(int(self._rng.integers(2, 5))):
             kind = int(self._rng.integers(10))
             if kind < 5:
                 key = self._after(previous, "key", WORD_KEYS)
                 members[key] = self._after(key, "value", WORD_VALUES)
             elif kind < 7:
                 key = self._after(previous, "number", NUMBER_KEYS)
-                members[key] = int(self._rng.integers(1, 100))
+                members[key] = self._any(NUMBERS)
             elif kind < 8:
                 key = self._any(FLAG_KEYS)
                 members[key] = bool(self._rng.integers(2))
             elif kind < 9 or depth:
                 key = self._any(LIST_KEYS)
                 members[key] = [
-                    self._after(key, "value", WORD_VALUES) for _ in range(int(self._rng.integers(1, 4)))
+                    self._after(key, "value", WORD_VALUES) for _ in range(int(self._rng.integers(2, 5)))
                 ]
             else:
                 key = self._any(NESTED_KEYS)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dimensions:
-    """Sizes every preset shares: the ratios of Qwen3-Next-80B-A3B, and head dims that vLLM's CPU kernels take."""
+    """Sizes every preset shares: Qwen3-Next-80B-A3B's ratios, and head dims that vLLM's CPU kernels take."""
 
     hidden: int = 128
     vocab: int = 1024
@@ -40,47 +40,59 @@ class Dimensions:
 class Preset:
     """How strongly the next token follows from the last one, and how strongly memory disturbs that.
 
-    The residual stream has three parts (see ``weights``): a constant, the *code* that names likely successors, and the
-    *topic* that only layers write. All scales are root mean squares against an embedding of about 1.
+    The residual stream has a constant, a *code* that says which tokens may come next, and a *name* part that
+    says which tokens came lately (see ``weights``). Scales are root mean squares; an embedding's code has 1.
     """
 
     strength: float
-    """Logit of a successor whose code fills the whole hidden vector."""
-    preference: tuple[float, ...]
-    """Weight of a token's first, second, ... successor."""
-    identity: float
-    """Part of an embedding that no successor explains: keeps tokens with equal successors apart inside the layers."""
+    """Logit of a token whose code fills the whole hidden vector."""
+    successors: int
+    """How many successors an embedding's code is made of."""
+    contrast: float
+    """1: rare successors weigh as little as they were counted; 0: all of them alike."""
+    reserve: float
+    """Handicap of a token that the documents never show, as a part of ``strength``."""
+    name: float
+    """How loudly an embedding says its token's own name."""
+    common_name: float
+    """The same for very common tokens (quotes, commas, articles), relative to the others: they must not wear out."""
+    memory_mix: float
+    """What one recurrent layer adds to the name part: the names of lately seen tokens."""
+    memory_weight: float
+    """How far a named token's logit falls, relative to what a code raises it."""
     code_mix: float
-    """What one sub-layer adds to the code part."""
-    topic_mix: float
-    """What one recurrent layer adds to the topic part."""
-    topic_weight: float
-    """How far the topic part sways the logits."""
-    draft_topic: float
-    """How much of the hidden state's topic the MTP head passes on."""
+    """Random disturbance that one sub-layer adds to the code."""
+    draft_memory: float
+    """How much of the hidden state's name part the MTP head takes over; above 1 it makes up for its own token's."""
     draft_noise: float
     """Random mixing of the hidden state in the MTP head."""
 
 
 PRESETS = {
     "peaked": Preset(
-        strength=18.0,
-        preference=(1.0, 0.86, 0.74, 0.64, 0.56, 0.5),
-        identity=0.4,
-        code_mix=0.1,
-        topic_mix=0.5,
-        topic_weight=1.0,
-        draft_topic=1.0,
+        strength=20.0,
+        successors=4,
+        contrast=1.0,
+        reserve=0.35,
+        name=0.3,
+        common_name=0.3,
+        memory_mix=0.5,
+        memory_weight=0.7,
+        code_mix=0.04,
+        draft_memory=2.3,
         draft_noise=0.1,
     ),
     "flat": Preset(
         strength=9.0,
-        preference=(1.0, 0.97, 0.94, 0.91, 0.88, 0.85),
-        identity=1.0,
+        successors=6,
+        contrast=0.2,
+        reserve=0.1,
+        name=0.5,
+        common_name=0.5,
+        memory_mix=0.6,
+        memory_weight=1.0,
         code_mix=0.6,
-        topic_mix=0.6,
-        topic_weight=1.0,
-        draft_topic=0.5,
+        draft_memory=0.5,
         draft_noise=0.5,
     ),
 }

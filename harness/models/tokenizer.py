@@ -1,4 +1,4 @@
-"""The tiny model's tokenizer: byte-level BPE of 1,000 tokens with Qwen's pre-tokenization, shipped inside the package."""
+"""The tiny model's tokenizer: byte-level BPE of 1,000 tokens, split as Qwen splits, shipped inside the package."""
 
 from __future__ import annotations
 
@@ -32,6 +32,12 @@ _CHAT_TEMPLATE = (
 def load() -> Tokenizer:
     """The tokenizer that ships with the package; the same object for a checkout and an installed wheel."""
     return Tokenizer.from_str(_shipped())
+
+
+def special_ids(tokenizer: Tokenizer, *names: str) -> list[int]:
+    """Ids of tokens by their text, in the order asked for; every one must exist."""
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    return [vocabulary[name] for name in names]
 
 
 def write(folder: Path) -> None:
