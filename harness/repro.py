@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from harness.cases import REFERENCE_VARIANT
-from harness.check.gauge import Gauges
+from harness.check.gauge import Gauge, Gauges
 from harness.codec import decode, encode
 from harness.run import Judge, Judgement
 from harness.rundir import RunDir
@@ -55,14 +55,9 @@ class Reproduction:
         return 125 if undecided else 1
 
     @property
-    def noise(self) -> float:
-        """Largest state noise of any scenario."""
-        return max(result.gauges.state.noise for result in self.results)
-
-    @property
-    def signal(self) -> float:
-        """Smallest state signal of any scenario."""
-        return min(result.gauges.state.signal for result in self.results)
+    def gauge(self) -> Gauge:
+        """The state gauge that decides least well of all scenarios."""
+        return min((result.gauges.state for result in self.results), key=lambda gauge: gauge.ratio)
 
     def verdict(self, variant: str) -> Verdict:
         """A variant's verdict over all scenarios."""

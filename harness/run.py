@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.check.diagnose import diagnose
-from harness.check.gauge import Gauge, Gauges, lag_signal, noise, plain_pair
+from harness.check.gauge import Gauges, measure, plain_pair
 from harness.check.grammar import GrammarBook, check_grammar
 from harness.check.ledger import check_ledger, last_lines
 from harness.check.observe import missing, observe
@@ -57,14 +57,9 @@ class Judge:
         requests = tuple(scenario.requests[:GAUGED_REQUESTS])
         histories = {request.id: reference.histories[request.id] for request in requests}
         pair = plain_pair(_only(scenario, requests), histories, PIECE)
-        state_noise, logits_noise = noise(*(target.run(plain) for plain in pair))
-        state_signal, logits_signal = lag_signal(
-            self._book.oracle, [(len(request.prompt), histories[request.id]) for request in requests]
-        )
-        return Gauges(
-            state=Gauge(noise=state_noise, signal=state_signal),
-            logits=Gauge(noise=logits_noise, signal=logits_signal),
-        )
+        first, second = (target.run(plain) for plain in pair)
+        used = [(len(request.prompt), histories[request.id]) for request in requests]
+        return measure(self._book.oracle, (first, second), used)
 
     def judge(self, scenario: Scenario, trace: Trace, gauges: Gauges, documented: Documented | None = None) -> Judgement:
         """Every check on one trace."""
@@ -84,8 +79,8 @@ class Judge:
         if not trace.crash:
             evidence.append(_coverage(scenario, list(missing(scenario, observed))))
         first = first_divergence(evidence)
-        if first and first.kind == "state":
-            named = diagnose(trace, reference, first.at, gauges.state.threshold)
+        if first and first.kind == "state" and first.threshold is not None:
+            named = diagnose(trace, reference, first.at, first.threshold)
             first = replace(first, diagnosis=named)
         return Judgement(
             scenario=scenario.name,

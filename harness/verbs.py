@@ -199,9 +199,11 @@ def proven(reproduction: Reproduction) -> list[str]:
         for name, j in r.judgements.items()
         if j.verdict in (Verdict.INCONCLUSIVE, Verdict.UNSUPPORTED)
     ]
-    noise, signal = reproduction.noise, reproduction.signal
+    gauge = reproduction.gauge
     lines += [f"undecided: {line}" for line in undecided]
-    lines.append(f"noise {noise:.2g}, signal of the least fault {signal:.2g}: {signal / noise:,.0f} times the noise")
+    lines.append(
+        f"noise {gauge.least_noise:.2g}, signal of the least fault {gauge.least_signal:.2g}: {gauge.ratio:,.0f} times the noise"
+    )
     return lines
 
 
@@ -222,8 +224,8 @@ def _summary(args: argparse.Namespace, reproduction: Reproduction, run_dir: RunD
             }
             for name in reproduction.variants
         },
-        "noise": reproduction.noise,
-        "signal": reproduction.signal,
+        "noise": reproduction.gauge.least_noise,
+        "signal": reproduction.gauge.least_signal,
         "seed": args.seed,
         "run_dir": str(run_dir.path),
     }

@@ -2,7 +2,9 @@
 
 Noise is an A/A run: the same committed tokens go through the target twice without speculation, in two batch
 compositions (one token a step, all requests together; in pieces of a prompt), so neither run touches what is judged.
-Signal is the smallest fault there is, a state that lags by one token, as the oracle itself sees it on the same tokens.
+It is kept per layer and head, since a head that remembers for hundreds of tokens rounds differently from one that
+forgets at once. Signal is the smallest fault there is, a state that lags by one token, as the oracle itself sees it on
+the same tokens: in the place where it shows least, by the layer and head that shows it best.
 """
 
 from __future__ import annotations
@@ -11,48 +13,104 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 
+import numpy as np
+
 from harness.check.distance import conv_error, logits_error, recurrent_error
 from harness.oracle.model import Oracle
 from harness.scenario import Request, Scenario, Turn
-from harness.trace import RowTrace, Trace
+from harness.trace import Array, RowTrace, Trace
 
 LEAST_RATIO = 5.0
 """A gate whose signal is less than this much above its noise decides nothing."""
-FLOAT32_STEP = 2.0**-24
-"""Two runs that agree bit for bit have still rounded: no noise is taken to be less than half a float32 step."""
+FLOAT32_NOISE = 1e-6
+"""No noise is taken to be less: float32 against the float64 oracle differs by up to 9.7e-7 even where two float32
+runs agree bit for bit (measured: 16 natural requests of 96 tokens, every layer and head)."""
 NEAR_TIE = 10.0
 """Two choices that differ by less than this many times the noise are a near tie."""
+AFTERMATH = 4
+"""Tokens over which a lagging state is looked for in the logits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauge:
-    """Noise and signal of one kind of tensor, as relative RMS."""
+    """What one kind of tensor is judged by, as relative RMS: noise by coordinate, and how well the least fault shows.
 
-    noise: float
-    signal: float
+    ``noise`` is flat over layers, or layers and heads. ``least_signal`` is the effect of the least visible fault at
+    the coordinate that shows it best, ``least_noise`` the noise there.
+    """
 
-    @property
-    def threshold(self) -> float:
-        """The geometric middle of noise and signal."""
-        return sqrt(self.noise * self.signal)
+    noise: tuple[float, ...]
+    least_signal: float
+    least_noise: float
 
     @property
     def ratio(self) -> float:
         """Signal over noise."""
-        return self.signal / self.noise
+        return self.least_signal / self.least_noise
 
     @property
     def decides(self) -> bool:
         """Whether signal and noise are far enough apart to judge by."""
         return self.ratio >= LEAST_RATIO
 
+    @property
+    def thresholds(self) -> Array:
+        """What is allowed at each coordinate: the geometric middle of noise and signal."""
+        return np.asarray(self.noise) * sqrt(max(self.ratio, 1.0))
+
+    @property
+    def largest_noise(self) -> float:
+        """Noise of the noisiest coordinate."""
+        return max(self.noise)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
-    """What states and logits are judged by."""
+    """One for each kind of tensor."""
 
-    state: Gauge
-    logits: Gauge
+    conv: Gauge  # by layer
+    recurrent: Gauge  # by layer and head
+    logits: Gauge  # one coordinate
+
+    @property
+    def state(self) -> Gauge:
+        """The one of the two state gauges that decides less well."""
+        return min(self.conv, self.recurrent, key=lambda gauge: gauge.ratio)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """Relative RMS of a row: convolution by layer ``[L]``, recurrence by layer and head ``[L, HV]``, last logits."""
+
+    conv: Array
+    recurrent: Array
+    logits: float
+
+
+def measure(oracle: Oracle, pair: tuple[Trace, Trace], histories: Iterable[tuple[int, Sequence[int]]]) -> Gauges:
+    """Gauges from an A/A pair of traces, and from (tokens of the prompt, all tokens) of the same requests."""
+    noises = list(_differences(*pair))
+    lags = [_lag(oracle, tokens, count) for prompt, tokens in histories for count in _places(prompt, len(tokens))]
+    if not noises or not lags:
+        raise ValueError("nothing to measure on: no request has an answer of two tokens")
+    return Gauges(
+        conv=_gauge([e.conv for e in noises], [e.conv for e in lags]),
+        recurrent=_gauge([e.recurrent for e in noises], [e.recurrent for e in lags]),
+        logits=_gauge([np.array([e.logits]) for e in noises], [np.array([e.logits]) for e in lags]),
+    )
+
+
+def _gauge(noises: Sequence[Array], effects: Sequence[Array]) -> Gauge:
+    noise = np.maximum(np.max(noises, axis=0), FLOAT32_NOISE).ravel()
+    visible = np.stack([effect.ravel() for effect in effects]) / noise  # [places, coordinates]
+    best = visible.argmax(axis=1)  # by place, the coordinate that shows the fault best
+    least = int(visible.max(axis=1).argmin())  # the place where it shows least
+    at = int(best[least])
+    return Gauge(
+        noise=tuple(noise.tolist()),
+        least_signal=float(visible[least, at] * noise[at]),
+        least_noise=float(noise[at]),
+    )
 
 
 def plain_pair(scenario: Scenario, histories: dict[str, Sequence[int]], piece: int) -> tuple[Scenario, Scenario]:
@@ -89,39 +147,39 @@ def plain_pair(scenario: Scenario, histories: dict[str, Sequence[int]], piece: i
     return together, pieces
 
 
-def noise(first: Trace, second: Trace) -> tuple[float, float]:
-    """Largest state and logits difference of two traces at equal (request, tokens in cache)."""
+def _differences(first: Trace, second: Trace) -> Iterable[Errors]:
+    """Errors between two traces at equal (request, tokens in cache)."""
     rows = {(row.request, row.num_computed): row for row in _rows(first)}
-    pairs = [(row, rows[key]) for row in _rows(second) if (key := (row.request, row.num_computed)) in rows]
-    state = max((_state_error(*pair) for pair in pairs), default=0.0)
-    logits = max((_last_logits_error(*pair) for pair in pairs), default=0.0)
-    return max(state, FLOAT32_STEP), max(logits, FLOAT32_STEP)
+    for row in _rows(second):
+        twin = rows.get((row.request, row.num_computed))
+        if twin is None or twin.state is None or row.state is None:
+            continue
+        both = twin.logits is not None and row.logits is not None
+        yield Errors(
+            conv=conv_error(row.state.conv, twin.state.conv),
+            recurrent=recurrent_error(row.state.recurrent, twin.state.recurrent),
+            logits=float(logits_error(row.logits[-1:], twin.logits[-1:]).max()) if both else 0.0,  # type: ignore[index]
+        )
 
 
-def lag_signal(oracle: Oracle, histories: Iterable[tuple[int, Sequence[int]]], samples: int = 4) -> tuple[float, float]:
-    """Smallest effect, on state and on logits, of a state that lags by one token.
-
-    ``histories`` are (tokens of the prompt, all tokens); each is looked at in ``samples`` places of its answer.
-    """
-    effects = [
-        _lag_effect(oracle, tokens, count)
-        for prompt, tokens in histories
-        for count in sorted({prompt + 1 + i * (len(tokens) - prompt - 1) // samples for i in range(samples)})
-        if 1 < count < len(tokens)
-    ]
-    return min(effect[0] for effect in effects), min(effect[1] for effect in effects)
+def _places(prompt: int, end: int, samples: int = 4) -> list[int]:
+    """Where in an answer a lag is tried: evenly, where a token comes before and after."""
+    first, last = max(prompt, 2), end - 1
+    return sorted({first + i * (last - first) // max(samples - 1, 1) for i in range(samples)}) if last >= first else []
 
 
-def _lag_effect(oracle: Oracle, tokens: Sequence[int], count: int) -> tuple[float, float]:
-    """Effect of missing token ``count`` on the state after it and on the logits of the token that follows."""
+def _lag(oracle: Oracle, tokens: Sequence[int], count: int) -> Errors:
+    """What it does to the state after ``count`` tokens, and to the logits soon after, to have missed the last one."""
     fold = oracle.fold()
-    replay = fold.extend(tokens[:count], keep_states_at={count - 1, count})
-    stale, live = replay.states[count - 1], replay.states[count]
-    conv = conv_error(stale.conv, live.conv).max()
-    recurrent = recurrent_error(stale.recurrent, live.recurrent).max()
-    lagging = fold.with_state(stale).push(tokens[count]).logits
-    logits = logits_error(lagging[None], fold.copy().push(tokens[count]).logits[None]).max()
-    return float(max(conv, recurrent)), float(logits)
+    states = fold.extend(tokens[:count], keep_states_at={count - 1, count}).states
+    stale, live = states[count - 1], states[count]
+    ahead = tokens[count : count + AFTERMATH]
+    lagging = fold.with_state(stale).extend(ahead).logits
+    return Errors(
+        conv=conv_error(stale.conv, live.conv),
+        recurrent=recurrent_error(stale.recurrent, live.recurrent),
+        logits=float(logits_error(lagging, fold.copy().extend(ahead).logits).max()),
+    )
 
 
 def _free(request: Request, *, arrival: int, prompt: Sequence[int] | None = None) -> Request:
@@ -131,15 +189,3 @@ def _free(request: Request, *, arrival: int, prompt: Sequence[int] | None = None
 
 def _rows(trace: Trace) -> list[RowTrace]:
     return [row for step in trace.steps for row in step.rows]
-
-
-def _state_error(a: RowTrace, b: RowTrace) -> float:
-    assert a.state is not None and b.state is not None
-    conv = conv_error(a.state.conv, b.state.conv).max()
-    return float(max(conv, recurrent_error(a.state.recurrent, b.state.recurrent).max()))
-
-
-def _last_logits_error(a: RowTrace, b: RowTrace) -> float:
-    if a.logits is None or b.logits is None:
-        return 0.0
-    return float(logits_error(a.logits[-1:], b.logits[-1:]).max())

@@ -11,7 +11,7 @@ from harness.trace import Coordinate, RowTrace, Trace
 from harness.verdict import Divergence, Evidence, Verdict, worst
 
 
-def check_state(trace: Trace, reference: Reference, gauge: Gauge) -> Evidence:
+def check_state(trace: Trace, reference: Reference, gauges: Gauges) -> Evidence:
     """Live state against the oracle's after as many tokens as the target says are included."""
     found: list[Divergence] = []
     compared = 0
@@ -19,8 +19,8 @@ def check_state(trace: Trace, reference: Reference, gauge: Gauge) -> Evidence:
         if row.state is None:
             continue
         compared += 1
-        found += _state_divergences(step, row, trace, reference, gauge)
-    return _evidence("state", found, compared, "states of a request after a step", gauge, reference, trace)
+        found += _state_divergences(step, row, trace, reference, gauges)
+    return _evidence("state", found, compared, "states of a request after a step", gauges.state, reference, trace)
 
 
 def check_logits(trace: Trace, reference: Reference, gauge: Gauge) -> Evidence:
@@ -35,17 +35,18 @@ def check_logits(trace: Trace, reference: Reference, gauge: Gauge) -> Evidence:
         expected = reference.replay(row.request).logits[[count - 1 for count in counts]]  # [a, vocab]
         errors = logits_error(row.logits[: len(counts)], expected)
         worst_position = int(errors.argmax())
-        if errors[worst_position] > gauge.threshold:
+        allowed = float(gauge.thresholds[0])
+        if errors[worst_position] > allowed:
             where = Coordinate(step=step, request=row.request, tensor="logits")
             message = f"logits after {counts[worst_position]} tokens differ"
             found.append(
-                Divergence(kind="logits", at=where, message=message, error=float(errors[worst_position]), threshold=gauge.threshold)
+                Divergence(kind="logits", at=where, message=message, error=float(errors[worst_position]), threshold=allowed)
             )
     return _evidence("logits", found, compared, "accepted positions", gauge, reference, trace)
 
 
 def _state_divergences(
-    step: int, row: RowTrace, trace: Trace, reference: Reference, gauge: Gauge
+    step: int, row: RowTrace, trace: Trace, reference: Reference, gauges: Gauges
 ) -> Iterator[Divergence]:
     assert row.state is not None
     count = row.state.tokens_included
@@ -56,17 +57,25 @@ def _state_divergences(
         return
     conv = conv_error(row.state.conv, states[count].conv)  # [L]
     recurrent = recurrent_error(row.state.recurrent, states[count].recurrent)  # [L, HV]
+    conv_allowed = gauges.conv.thresholds
+    recurrent_allowed = gauges.recurrent.thresholds.reshape(recurrent.shape)
     for index, layer in enumerate(trace.linear_layers):
-        if conv[index] > gauge.threshold:
-            where = Coordinate(step=step, request=row.request, layer=layer, tensor="conv")
-            message = f"convolution history after {count} tokens differs"
-            yield Divergence(kind="state", at=where, message=message, error=float(conv[index]), threshold=gauge.threshold)
-        head = int(recurrent[index].argmax())
-        if recurrent[index, head] > gauge.threshold:
-            where = Coordinate(step=step, request=row.request, layer=layer, tensor="recurrent", head=head)
-            message = f"recurrent state after {count} tokens differs"
+        if conv[index] > conv_allowed[index]:
             yield Divergence(
-                kind="state", at=where, message=message, error=float(recurrent[index, head]), threshold=gauge.threshold
+                kind="state",
+                at=Coordinate(step=step, request=row.request, layer=layer, tensor="conv"),
+                message=f"convolution history after {count} tokens differs",
+                error=float(conv[index]),
+                threshold=float(conv_allowed[index]),
+            )
+        head = int((recurrent[index] / recurrent_allowed[index]).argmax())
+        if recurrent[index, head] > recurrent_allowed[index, head]:
+            yield Divergence(
+                kind="state",
+                at=Coordinate(step=step, request=row.request, layer=layer, tensor="recurrent", head=head),
+                message=f"recurrent state after {count} tokens differs",
+                error=float(recurrent[index, head]),
+                threshold=float(recurrent_allowed[index, head]),
             )
 
 
@@ -94,8 +103,9 @@ def _evidence(
 
 
 def _after_router_tie(divergence: Divergence, trace: Trace, reference: Reference, gauge: Gauge) -> bool:
-    """Whether the request's first differing expert choice, at or before this place, was a near tie in the oracle."""
+    """Whether the request's first differing expert choice lies before this place and was a near tie in the oracle."""
     replay = reference.replay(divergence.at.request)
+    logits = divergence.at.layer < 0  # what follows from every layer
     for step, row in _rows(trace):
         if row.request != divergence.at.request or row.routing is None or step > divergence.at.step:
             continue
@@ -103,8 +113,10 @@ def _after_router_tie(divergence: Divergence, trace: Trace, reference: Reference
         for offset, chosen in enumerate(row.routing[: row.num_computed - used]):
             expected = replay.routing[used + offset]
             for layer in range(len(expected)):
+                if step == divergence.at.step and not logits and layer >= divergence.at.layer:
+                    continue
                 if set(chosen[layer]) != set(expected[layer]):
-                    return bool(replay.router_gap[used + offset][layer] < NEAR_TIE * gauge.noise)
+                    return bool(replay.router_gap[used + offset][layer] < NEAR_TIE * gauge.largest_noise)
     return False
 
 
@@ -116,4 +128,4 @@ def _rows(trace: Trace) -> Iterator[tuple[int, RowTrace]]:
 
 def judge_tensors(trace: Trace, reference: Reference, gauges: Gauges) -> list[Evidence]:
     """State and logits evidence of a trace."""
-    return [check_state(trace, reference, gauges.state), check_logits(trace, reference, gauges.logits)]
+    return [check_state(trace, reference, gauges), check_logits(trace, reference, gauges.logits)]

@@ -32,7 +32,7 @@ def check_tokens(scenario: Scenario, trace: Trace, reference: Reference, judge_o
             if best == token:
                 continue
             gap = float(logits[best] - logits[token])
-            tie = gap < NEAR_TIE * gauge.noise * float(np.sqrt(np.mean(np.square(logits))))
+            tie = gap < NEAR_TIE * gauge.largest_noise * float(np.sqrt(np.mean(np.square(logits))))
             verdicts.append(Verdict.NEAR_TIE if tie else Verdict.FAIL)
             found.append(
                 Divergence(

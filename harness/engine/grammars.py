@@ -89,7 +89,8 @@ class Compiler:
                 raise ValueError(f"{len(text.encode())} bytes, at most {MOST_BYTES} are allowed")
             if kind == "json_schema":
                 _check_extent(json.loads(text))
-                return self._compiler.compile_json_schema(text)
+                # free whitespace lets a model write blanks for ever (vLLM's disable_any_whitespace)
+                return self._compiler.compile_json_schema(text, any_whitespace=False)
             if kind == "regex":
                 return self._compiler.compile_regex(text)
             return self._compiler.compile_grammar(text if kind == "ebnf" else _choice_to_ebnf(text))

@@ -89,7 +89,9 @@ class ForeignGrammar(GrammarJudge):
 
         vocabulary = Vocabulary.read(Path(folder))
         if kind == "json_schema":
-            grammar = LLMatcher.grammar_from_json_schema(text)
+            grammar = LLMatcher.grammar_from_json_schema(
+                text, overrides={"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+            )
         elif kind == "regex":
             grammar = LLMatcher.grammar_from_regex(text)
         elif kind == "choice":

@@ -130,7 +130,7 @@ class GrammarOracle(GrammarJudge):
         compiler = xgrammar.GrammarCompiler(info, max_threads=1)
         try:
             if kind == "json_schema":
-                compiled = compiler.compile_json_schema(text)
+                compiled = compiler.compile_json_schema(text, any_whitespace=False)  # as json.dumps writes it
             elif kind == "regex":
                 compiled = compiler.compile_regex(text)
             elif kind == "ebnf":
