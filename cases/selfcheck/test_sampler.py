@@ -36,7 +36,7 @@ Array = NDArray[np.float64]
 
 ALPHA = 1e-6
 POWER = 0.99
-TRIALS = 6_000
+TRIALS = 3_000
 PLAIN = SamplingParams(temperature=1.0)
 
 
