@@ -88,19 +88,20 @@ class Checkpoint:
 
     def experts(self, prefix: str) -> Experts:
         """The routed experts under ``prefix``, e.g. ``model.layers.0.mlp.``, stacked whichever way they are stored."""
-        import torch
-
-        gate_up, down = stacked_names(prefix)
-        if gate_up in self._files:
-            return Experts(self.tensor(gate_up), self.tensor(down))
-        singles = [
-            [self.tensor(name) for name in single_names(prefix, expert)]
-            for expert in range(self.config.num_experts)
-        ]
-        return Experts(
-            torch.stack([torch.cat((gate, up)) for gate, up, _ in singles]),
-            torch.stack([down for _, _, down in singles]),
+        stacked = stacked_names(prefix)
+        if stacked[0] in self._files:
+            return Experts(*map(self.tensor, stacked))
+        count, inner, hidden = (
+            self.config.num_experts,
+            self.config.moe_intermediate_size,
+            self.config.hidden_size,
         )
+        like = self.tensor(single_names(prefix, 0)[0])
+        gate_up, down = like.new_empty(count, 2 * inner, hidden), like.new_empty(count, hidden, inner)
+        for expert in range(count):
+            gate, up, out = map(self.tensor, single_names(prefix, expert))
+            gate_up[expert, :inner], gate_up[expert, inner:], down[expert] = gate, up, out
+        return Experts(gate_up, down)
 
     def _check(self) -> None:
         for name, shape in expected_shapes(self.config, self._files).items():

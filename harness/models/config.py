@@ -106,11 +106,11 @@ def read_config(folder: Path, *, num_mtp_layers: int) -> ModelConfig:
         max_position=fields.integer("max_position_embeddings"),
         eos_ids=_ids(stop, raw.get("eos_token_id")),
         num_key_heads=fields.integer("linear_num_key_heads"),
-        num_value_heads=fields.integer("linear_num_value_heads"),
+        num_value_heads=fields.multiple("linear_num_value_heads", of="linear_num_key_heads"),
         key_head_dim=fields.integer("linear_key_head_dim"),
         value_head_dim=fields.integer("linear_value_head_dim"),
         conv_width=fields.integer("linear_conv_kernel_dim"),
-        num_attention_heads=fields.integer("num_attention_heads"),
+        num_attention_heads=fields.multiple("num_attention_heads", of="num_key_value_heads"),
         num_kv_heads=fields.integer("num_key_value_heads"),
         head_dim=head_dim,
         rotary_dim=int(head_dim * rope.number("partial_rotary_factor", 0.25)),
@@ -151,6 +151,12 @@ class _Fields:
         value = self.raw.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise self.wrong(key, "a positive integer")
+        return value
+
+    def multiple(self, key: str, *, of: str) -> int:
+        value, unit = self.integer(key), self.integer(of)
+        if value % unit:
+            raise self.wrong(key, f"a multiple of {of}, which is {unit}")
         return value
 
     def number(self, key: str, default: float) -> float:

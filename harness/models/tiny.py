@@ -52,9 +52,12 @@ def ensure(preset: str = "peaked", seed: int = 0, cache: Path | None = None) -> 
     try:
         build(scratch, preset=preset, seed=seed)
         scratch.rename(folder)
-    except OSError:
+    except OSError as error:
         if not _is_complete(folder):
-            raise
+            raise ModelError(
+                f"cannot keep the model at {folder}: {error}",
+                hint=f"remove {folder}, or name another cache folder",
+            ) from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return folder

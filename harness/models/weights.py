@@ -205,5 +205,4 @@ class _Painter:
         return unit * (math.sqrt(3.0) * spread)
 
     def _signs(self, *shape: int) -> Float64:
-        signs: Float64 = 2.0 * self._rng.integers(0, 2, shape, dtype=np.int64) - 1.0
-        return signs
+        return (2 * self._rng.integers(0, 2, shape) - 1).astype(np.float64)
