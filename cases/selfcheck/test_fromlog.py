@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from harness.check.observe import missing, observe
 from harness.errors import UsageError
 from harness.fromlog import Dump, read_dump
 from harness.lab import Lab
@@ -216,6 +217,20 @@ def test_more_drafts_than_a_scenario_can_have_are_refused(lab: Lab) -> None:
         dump.scenario(lab)
     with pytest.raises(UsageError, match="at most 1"):
         read_dump(LOGS[0]).scenario(lab, k=1)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=rows, seed=st.integers(0, 99))
+def test_any_dump_becomes_a_scenario_that_runs_with_its_rows(
+    rows: list[Row], seed: int, peaked: Path
+) -> None:
+    dump = read(write(rows, "one for all", "", 0, seed))
+    scenario = dump.scenario(Lab(peaked, FIXTURES))
+    target = open_target("embedded", TargetOptions(folder=peaked, kernels="naive"))("fixed")
+    trace = target.run(scenario)
+    dumped = trace.steps[2 if dump.decoding_rows else 0]
+    assert [row.tokens for row in dumped.rows] == [min(count, 64 + count % 64) for count in dump.row_lengths]
+    assert not list(missing(scenario, observe(scenario, trace)))
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, fields
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from harness.scenario import Scenario
 from harness.verdict import Verdict
 
 if TYPE_CHECKING:
+    from harness.check.gauge import Gauge, Gauges
     from harness.repro import Reproduction
 
 MOST = 4096
@@ -67,7 +68,7 @@ def page(name: str, reproduction: Reproduction, run: dict[str, Any]) -> str:
     environment = Environment(
         autoescape=True, finalize=shown, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["number"] = number
+    environment.filters.update(number=number, span=span)
     environment.tests["failing"] = lambda verdict: verdict is Verdict.FAIL
     source = resources.files("harness.report").joinpath("templates", "run.html").read_text(encoding="utf-8")
     return environment.from_string(source).render(
@@ -79,6 +80,7 @@ def page(name: str, reproduction: Reproduction, run: dict[str, Any]) -> str:
         conclusion=conclusion(reproduction),
         facts=facts,
         strip=strip,
+        gauges=gauges,
         replay=replay,
         powers=powers(reproduction),
     )
@@ -94,9 +96,21 @@ def shown(value: Any) -> Any:
     return INVISIBLE.sub(lambda found: rf"\u{ord(found[0]):04x}", text)
 
 
-def number(value: float | None) -> str:
+def number(value: float) -> str:
     """Two significant digits."""
-    return "–" if value is None else f"{value:.2g}"
+    return f"{value:.2g}"
+
+
+def span(values: Collection[float]) -> str:
+    """Least and largest of some numbers."""
+    least, largest = number(min(values)), number(max(values))
+    return least if least == largest else f"{least} to {largest}"
+
+
+def gauges(measured: Gauges) -> Iterator[tuple[str, Gauge]]:
+    """What each kind of tensor was judged by."""
+    for field in fields(measured):
+        yield field.name, getattr(measured, field.name)
 
 
 def conclusion(reproduction: Reproduction) -> tuple[str, str]:
