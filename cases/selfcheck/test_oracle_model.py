@@ -131,12 +131,18 @@ def test_a_state_that_lags_one_token_shows_in_the_logits(oracle: Oracle) -> None
     assert off(lagging.push(9).logits, expected) > 1e-3
 
 
-def test_routing_names_the_experts_of_every_layer(oracle: Oracle) -> None:
-    replay, config = oracle.fold().extend(prompt(6, 20)), oracle.config
-    assert replay.routing.shape == (20, config.num_layers, config.top_k)
-    assert len(np.unique(replay.routing)) == config.num_experts
-    assert (replay.router_gap >= 0).all()
-    assert (replay.router_gap.max(axis=0) > 0).all()
+def test_routing_and_its_gap_agree_with_transformers(oracle: Oracle, folder: Path) -> None:
+    tokens = prompt(6, 40)
+    replay, router = oracle.fold().extend(tokens), foreign_replay(folder, tokens).router
+    ranked, order = np.sort(router)[..., ::-1], np.argsort(-router)
+    top_k = oracle.config.top_k
+    assert replay.routing.shape == (40, oracle.config.num_layers, top_k)
+    clear = np.diff(-ranked)[..., :top_k].min(axis=-1) > 1e-4
+    assert clear.mean() > 0.9
+    assert (replay.routing[clear] == order[..., :top_k][clear]).all()
+    np.testing.assert_allclose(
+        replay.router_gap, ranked[..., top_k - 1] - ranked[..., top_k], rtol=0, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("token", [-1, 1024])

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignReplay:
     logits: Array  # [T, vocab]
+    router: Array  # [T, num_layers, E] probability of every expert
     state: State  # after all T tokens
 
 
@@ -55,12 +56,16 @@ def foreign_replay(folder: Path | str, tokens: Sequence[int], *, one_by_one: boo
         str(folder), dtype=torch.float32, experts_implementation="eager"
     ).eval()
     rows: list[torch.Tensor] = []
+    router: list[torch.Tensor] = []
     cache: Any = None
     with torch.no_grad():
         for part in [[token] for token in tokens] if one_by_one else [list(tokens)]:
-            output = model(torch.tensor([part]), past_key_values=cache, use_cache=True)
+            output = model(
+                torch.tensor([part]), past_key_values=cache, use_cache=True, output_router_logits=True
+            )
             cache = output.past_key_values
             rows.append(output.logits[0])
+            router.append(torch.stack(output.router_logits, dim=1))
     linear = [
         cache.layers[i] for i, kind in enumerate(model.config.layer_types) if kind == "linear_attention"
     ]
@@ -69,6 +74,7 @@ def foreign_replay(folder: Path | str, tokens: Sequence[int], *, one_by_one: boo
     recurrent = torch.stack([layer.recurrent_states[0][0].transpose(-1, -2) for layer in linear])
     return ForeignReplay(
         logits=torch.cat(rows).double().numpy(),
+        router=torch.cat(router).double().softmax(dim=-1).numpy(),
         state=State(conv=conv.double().numpy(), recurrent=recurrent.double().numpy()),
     )
 
