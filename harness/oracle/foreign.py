@@ -51,7 +51,7 @@ def foreign_replay(folder: Path | str, tokens: Sequence[int], *, one_by_one: boo
         from transformers import Qwen3NextForCausalLM
     except ImportError as absent:
         raise Unsupported(f"the foreign model needs transformers: {absent}") from absent
-    # Grouped experts compute in bf16 on some machines; the eager ones stay in float32.
+    # Eager experts are a plain loop of float32 products; the default goes through a grouped kernel.
     model = Qwen3NextForCausalLM.from_pretrained(
         str(folder), dtype=torch.float32, experts_implementation="eager"
     ).eval()
