@@ -111,14 +111,14 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def _repro(args: argparse.Namespace) -> dict[str, Any]:
-    _decide_interpreter(args)
+    _prepare(args)
     from harness.verbs import repro
 
     return repro(args)
 
 
 def _run(args: argparse.Namespace) -> dict[str, Any]:
-    _decide_interpreter(args)
+    _prepare(args)
     from harness.verbs import run
 
     return run(args)
@@ -147,14 +147,17 @@ def _doctor(args: argparse.Namespace) -> dict[str, Any]:
     return {"verb": "doctor", **examination.as_dict(), "exit": examination.exit_code}
 
 
-def _decide_interpreter(args: argparse.Namespace) -> None:
-    """Triton kernels on a CPU need the interpreter, which Triton asks for when it is imported."""
+def _prepare(args: argparse.Namespace) -> None:
+    """What must be decided before torch, numpy or Triton are imported: device, interpreter, threads."""
     from harness.doctor import find_gpus
 
     if args.device == "auto":
         args.device = "cuda" if find_gpus()[0] else "cpu"
     if args.device == "cpu" and args.kernels == "triton":
         os.environ["TRITON_INTERPRET"] = "1"
+    if args.model is None:  # a tiny model's operations are too short to share: threads would only wait for each other
+        for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            os.environ.setdefault(threads, "1")
 
 
 if __name__ == "__main__":

@@ -65,8 +65,9 @@ class Reproduction:
 
     @property
     def variants(self) -> list[str]:
-        """The variants that ran, in their order."""
-        return list(dict.fromkeys(name for result in self.results for name in result.judgements))
+        """The variants that ran, the reference last."""
+        names = dict.fromkeys(name for result in self.results for name in result.judgements)
+        return sorted(names, key=lambda name: name == REFERENCE_VARIANT)
 
     def first_failures(self) -> Iterator[tuple[str, Result, Judgement]]:
         """For each variant that failed, its first failing scenario."""
@@ -134,11 +135,14 @@ def _scenario(
 
 def _with_power(judgement: Judgement, trace: Trace, reference: Trace | None) -> Judgement:
     """Say how many requests with a wrong state also show a wrong token: under half, tokens are no evidence here."""
-    if reference is None or reference is trace or not judgement.hit:
+    if reference is None or reference is trace or not judgement.hit or trace.crash:
         return judgement
     changed = [name for name in judgement.hit if trace.completions[name].tokens != reference.completions[name].tokens]
     share = f"{len(changed)} of {len(judgement.hit)} requests with a wrong state changed a token"
     verdict = "tokens are evidence here" if 2 * len(changed) >= len(judgement.hit) else "tokens prove nothing here"
+
+    if all(e.compared == 0 for e in judgement.evidence if e.check == "tokens"):
+        return judgement
 
     def powered(evidence: Evidence) -> Evidence:
         return replace(evidence, power=f"{share}: {verdict}") if evidence.check == "tokens" else evidence

@@ -8,13 +8,14 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from harness.cases import STANDARD_VARIANTS, find_case, find_root, load_cases
 from harness.errors import UsageError
 from harness.lab import Lab
 from harness.models.tiny import ensure
 from harness.report import html, terminal
-from harness.repro import Reproduction, reproduce
+from harness.repro import Reproduction, Result, reproduce
 from harness.run import Judge
 from harness.rundir import RunDir, slug
 from harness.scenario import Scenario
@@ -167,32 +168,31 @@ def _show(console: Console, title: str, reproduction: Reproduction, run_dir: Run
         (result.scenario.name, {name: j.verdict for name, j in result.judgements.items()})
         for result in reproduction.results
     ]
-    console.print()
-    console.print(terminal.matrix(title, reproduction.variants, rows))
-    console.print()
+    lines: list[Any] = ["", f"[bold]{title}[/bold]", terminal.matrix(reproduction.variants, rows)]
     for name, result, judgement in reproduction.first_failures():
         assert judgement.first is not None
         replay = f"specharness run {run_dir.path / slug(result.scenario.name)}.json --variant {name}"
-        console.print(
-            terminal.failure(name, result.scenario.name, judgement.first, judgement.ledger, judgement.documented, replay),
-            soft_wrap=True,
-            highlight=False,
-        )
-        console.print()
-    for line in proven(reproduction):
-        console.print(line, soft_wrap=True, highlight=False)
-    console.print(f"report: {run_dir.path / 'index.html'}", soft_wrap=True, highlight=False)
+        lines += ["", *terminal.failure(
+            name, result.scenario.name, judgement.first, judgement.ledger, judgement.documented, replay
+        )]
+    for line in [*lines, "", *proven(reproduction), f"report: {run_dir.path / 'index.html'}"]:
+        console.print(line, soft_wrap=isinstance(line, (str, Text)), highlight=False)
 
 
 def proven(reproduction: Reproduction) -> list[str]:
     """What a stranger may conclude, line by line."""
     lines = [f"reproduced: {_yes(reproduction.reproduced)}; fixed: {_yes(reproduction.fixed)}"]
     for name in reproduction.variants:
-        failing = [r.scenario.name for r in reproduction.results if name in r.judgements and r.judgements[name].verdict is Verdict.FAIL]
+        failing = [r.scenario.name for r in reproduction.results if _verdict(r, name) is Verdict.FAIL]
         if failing:
             lines.append(f"{name} fails: {'; '.join(failing)}")
-        powers = {e.power for r in reproduction.results if name in r.judgements for e in r.judgements[name].evidence if e.power}
-        lines += [f"  {power}" for power in sorted(powers)]
+    lines += [
+        f"tokens in {r.scenario.name!r} on {name}: {evidence.power}"
+        for r in reproduction.results
+        for name, judgement in r.judgements.items()
+        for evidence in judgement.evidence
+        if evidence.power
+    ]
     undecided = [
         f"{r.scenario.name} on {name}: " + "; ".join(e.summary for e in j.evidence if e.verdict is j.verdict)
         for r in reproduction.results
@@ -205,6 +205,11 @@ def proven(reproduction: Reproduction) -> list[str]:
         f"noise {gauge.least_noise:.2g}, signal of the least fault {gauge.least_signal:.2g}: {gauge.ratio:,.0f} times the noise"
     )
     return lines
+
+
+def _verdict(result: Result, variant: str) -> Verdict | None:
+    judgement = result.judgements.get(variant)
+    return judgement.verdict if judgement else None
 
 
 def _yes(holds: bool) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -25,12 +23,12 @@ def verdict_text(verdict: Verdict) -> Text:
     return Text(verdict.value, STYLE[verdict])
 
 
-def matrix(title: str, variants: list[str], rows: list[tuple[str, dict[str, Verdict]]]) -> Table:
+def matrix(variants: list[str], rows: list[tuple[str, dict[str, Verdict]]]) -> Table:
     """Scenario x variant."""
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("scenario")
+    table = Table()
+    table.add_column("scenario", no_wrap=True)
     for variant in variants:
-        table.add_column(variant)
+        table.add_column(variant, no_wrap=True)
     for name, verdicts in rows:
         table.add_row(name, *(verdict_text(verdicts[v]) if v in verdicts else Text("-") for v in variants))
     return table
@@ -38,25 +36,25 @@ def matrix(title: str, variants: list[str], rows: list[tuple[str, dict[str, Verd
 
 def failure(
     variant: str, scenario: str, first: Divergence, ledger: tuple[str, ...], documented: bool | None, replay: str
-) -> RenderableType:
-    """One failure: the earliest coordinate, the named mistake, signal against noise, the ledger, the replay."""
-    lines: list[RenderableType] = [Text(f"{variant} fails in {scenario!r}", "bold"), Padding(headline(first), (0, 0, 0, 2))]
+) -> Iterator[Text]:
+    """One failure, line by line: the coordinate, the mistake, signal against noise, the ledger, the replay."""
+    yield Text(f"{variant} fails in {scenario!r}", "bold")
+    yield from headline(first)
     if documented is not None:
         how = "as documented" if documented else "NOT in the documented way"
-        lines.append(Padding(Text(f"this is {how}", "" if documented else "bold red"), (0, 0, 0, 2)))
-    lines += [Padding(Text(line, "dim"), (0, 0, 0, 4)) for line in ledger]
-    lines.append(Padding(Text(f"replay: {replay}"), (0, 0, 0, 2)))
-    return Group(*lines)
+        yield Text(f"  this is {how}", "" if documented else "bold red")
+    for line in ledger:
+        yield Text(f"    {line}", "dim")
+    yield Text(f"  replay: {replay}")
 
 
-def headline(first: Divergence) -> Text:
-    """Where and what, in one paragraph."""
-    text = Text(f"{first.kind} at {first.at}: {first.message}")
+def headline(first: Divergence) -> Iterator[Text]:
+    """Where, what, by how much, and why."""
+    yield Text(f"  {first.kind} at {first.at}: {first.message}")
     if first.error is not None and first.threshold is not None:
-        text.append(f"; relative RMS {first.error:.2g}, allowed {first.threshold:.2g}")
+        yield Text(f"  relative RMS {first.error:.2g} where {first.threshold:.2g} is allowed")
     if first.diagnosis:
-        text.append(f"\ndiagnosis: {first.diagnosis}", "bold")
-    return text
+        yield Text(f"  diagnosis: {first.diagnosis}", "bold")
 
 
 def checks(evidence: tuple[Evidence, ...]) -> Table:
@@ -67,10 +65,3 @@ def checks(evidence: tuple[Evidence, ...]) -> Table:
     for one in evidence:
         table.add_row(one.check, verdict_text(one.verdict), one.summary + (f" ({one.power})" if one.power else ""))
     return table
-
-
-def plain_lines(renderables: Iterator[RenderableType], console: Console) -> None:
-    """Print one after the other, a blank line between."""
-    for renderable in renderables:
-        console.print(renderable)
-        console.print()
