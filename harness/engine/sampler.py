@@ -43,6 +43,11 @@ class SamplingParams:
         if not 0.0 < self.top_p <= 1.0:
             raise UsageError(f"top_p must be in (0, 1], got {self.top_p}")
 
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the best token is taken: at 0, and as in vLLM just above, where a division would overflow."""
+        return self.temperature < 1e-5
+
 
 # Decisions: where the known bugs live.
 
@@ -89,14 +94,14 @@ CORRECT_SAMPLER = SamplerDecisions()
 def target_probs(logits: Tensor, params: SamplingParams) -> Tensor:
     """[R, vocab] logits, forbidden tokens at -inf -> [R, vocab] laws after temperature, top-k and top-p, in that order.
 
-    Temperature 0 puts all mass on the argmax. Of equal logits the lower id ranks first. A row without a finite
+    Greedy parameters put all mass on the argmax. Of equal logits the lower id ranks first. A row without a finite
     best logit becomes NaN: that is an error only if a token has to come from it. float32 at least.
     """
     scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    best = scores.amax(dim=-1, keepdim=True)  # [R, 1]
-    if params.temperature == 0.0:
-        return _point_mass(scores.argmax(dim=-1), scores).where(best.isfinite(), torch.nan)
-    probs = ((scores - best) / params.temperature).softmax(dim=-1)
+    if params.is_greedy:
+        best, token = scores.max(dim=-1, keepdim=True)  # [R, 1]
+        return _point_mass(token[:, 0], scores).where(best.isfinite(), torch.nan)
+    probs = (scores / params.temperature).softmax(dim=-1)
     if params.top_k == 0 and params.top_p == 1.0:
         return probs
     order = scores.argsort(dim=-1, descending=True, stable=True)  # [R, vocab]
@@ -180,7 +185,7 @@ class Sampler:
         generator: torch.Generator,
     ) -> list[int]:
         """A request's [n + 1, vocab] block of masked logits -> 1 to n + 1 committed tokens."""
-        if params.temperature == 0.0:
+        if params.is_greedy:
             return verify_greedy(logits, drafts)
         return verify_stochastic(target_probs(logits, params), drafts, q, generator, self.decisions)
 
