@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,9 +24,59 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if "TRITON_INTERPRET" not in os.environ:
     os.environ["TRITON_INTERPRET"] = "0" if find_gpus()[0] else "1"
 
-# Case files are not test modules: they become tests, one for each scenario and variant, through `harness.cases`.
 # Live and bench cases need a server and have verbs of their own.
-collect_ignore = ["cases/issues", "cases/live", "cases/bench"]
+collect_ignore = ["cases/live", "cases/bench"]
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Case files are not test modules: each becomes one test, which reproduces its issue."""
+    if file_path.parent.name != "issues" or file_path.suffix != ".py":
+        return None
+    collector: pytest.Collector = CaseFile.from_parent(parent, path=file_path)
+    return collector
+
+
+class CaseFile(pytest.File):
+    """One file of ``cases/issues``."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """The one test of the file."""
+        yield CaseItem.from_parent(self, name="reproduces")
+
+
+class CaseItem(pytest.Item):
+    """The old behaviour fails as documented and the correct engine passes everything, in a process of its own.
+
+    A child, because a case decides about Triton's interpreter before Triton is imported.
+    """
+
+    def runtest(self) -> None:
+        """``specharness repro``, as a user runs it."""
+        environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+        with tempfile.TemporaryDirectory() as reports:
+            done = subprocess.run(
+                [sys.executable, "-m", "harness.cli", "repro", self.path.stem, "--reports", reports],
+                cwd=self.config.rootpath,
+                env=environment,
+                capture_output=True,
+                text=True,
+            )
+        if done.returncode:
+            raise NotReproduced(f"{done.stdout}\n{done.stderr}")
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:
+        """What the command printed, instead of a traceback."""
+        if isinstance(excinfo.value, NotReproduced):
+            return str(excinfo.value)
+        return str(super().repr_failure(excinfo, style))
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        """How pytest names the test."""
+        return self.path, None, f"{self.path.stem} reproduces"
+
+
+class NotReproduced(Exception):
+    """A case that did not exit with 0; carries what it printed."""
 
 
 def pytest_report_header() -> str:

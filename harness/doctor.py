@@ -108,15 +108,15 @@ def lacking(verb: str) -> list[str]:
 
 def find_gpus() -> tuple[tuple[str, ...], str]:
     """The GPUs that the NVIDIA driver lists, and its version or why there is none. Starts no CUDA context."""
-    if not (tool := shutil.which("nvidia-smi")):
-        return (), "no nvidia-smi on the path"
-    query = [tool, "--query-gpu=driver_version,name,memory.total", "--format=csv,noheader"]
+    query = ["nvidia-smi", "--query-gpu=driver_version,name,memory.total", "--format=csv,noheader"]
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
-        rows = [line.split(", ", 1) for line in answer.splitlines() if line.strip()]
-        return tuple(gpu for _, gpu in rows), f"driver {rows[0][0]}" if rows else "the driver lists no GPU"
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        return (), f"nvidia-smi failed: {_one_line(error)}"
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.SubprocessError) as error:
+        return (), f"nvidia-smi does not run: {_one_line(error)}"
+    rows = [line.split(", ", 1) for line in answer.stdout.splitlines() if ", " in line]
+    if answer.returncode or not rows:
+        return (), f"nvidia-smi ends with {answer.returncode} and lists no GPU"
+    return tuple(gpu for _, gpu in rows), f"driver {rows[0][0]}"
 
 
 def render(examination: Examination, console: Any = None) -> None:

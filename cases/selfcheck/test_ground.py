@@ -215,10 +215,10 @@ def test_doctor_knows_gpus_from_their_driver(tmp_path: Path, monkeypatch: pytest
     tool.write_text("#!/bin/sh\necho '580.95, NVIDIA H200, 143771 MiB'\n")
     tool.chmod(0o755)
     assert doctor.find_gpus() == (("NVIDIA H200, 143771 MiB",), "driver 580.95")
-    tool.write_text("#!/bin/sh\nexit 9\n")
-    gpus, reason = doctor.find_gpus()
-    assert gpus == ()
-    assert "status 9" in reason
+    tool.write_text("#!/bin/sh\necho 'cannot talk to the driver, sorry'; exit 9\n")
+    assert doctor.find_gpus() == ((), "nvidia-smi ends with 9 and lists no GPU")
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    assert doctor.find_gpus()[0] == ()
 
 
 def test_doctor_draws_tables_only_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
