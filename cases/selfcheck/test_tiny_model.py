@@ -1,4 +1,4 @@
-"""The tiny model is what other tests take it for: the same bytes anywhere, memory that matters, a drafter that listens."""
+"""The tiny model is what other tests take it for: same bytes anywhere, memory that matters, a drafter that listens."""
 
 from __future__ import annotations
 
