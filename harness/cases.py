@@ -99,7 +99,7 @@ def load_case(path: Path) -> Case:
 
 def find_case(cases: list[Case], name: str) -> Case:
     """The case that ``name`` means: ``24881``, ``vllm#24881`` or ``PR24957``; CaseError lists what exists."""
-    wanted = re.sub(r"^(pr|issue)[\s#=-]*", "", name.strip(), flags=re.IGNORECASE)
+    wanted = re.sub(r"^(pr|issue)[\s#=_-]*", "", name.strip(), flags=re.IGNORECASE)
     matches = [case for case in cases if wanted in (case.ref, case.number)]
     if len(matches) != 1:
         listed = "\n".join(f"  {case.ref:<16} {case.title}" for case in cases)

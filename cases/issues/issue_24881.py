@@ -74,7 +74,7 @@ def scenarios(lab: Lab) -> Iterator[Scenario]:
         "f: natural, token budget",
         title="the step's token budget cuts drafts and pieces prompts",
         k=3,
-        token_budget=14,
+        token_budget=8,
         requests=lab.mixed_requests(6, max_tokens=32),
         must_observe={"schedule trim": 5, "unequal rows": 5, "prompt in pieces": 1},
     )
