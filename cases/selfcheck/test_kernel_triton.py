@@ -153,6 +153,41 @@ def test_no_rows_and_no_bias_are_fine():
     assert_close(*outs)
 
 
+@pytest.mark.parametrize("kernel", ["conv_update", "conv_prefill", "gdn_verify", "gdn_prefill"])
+def test_tokens_after_the_last_row_give_zeros_and_index_tables_may_be_transposed(kernel):
+    outs, pools = [], []
+    for kernels in (TRITON, TWIN):
+        sample = batch(SMALL, [Row(length=n, accepted=a) for n, a in ((2, 3), (4, 4), (3, 1))], device=DEVICE)
+        keywords = {"conv_update": sample.update, "gdn_verify": sample.verify}.get(kernel, sample.prefill)()
+        keywords = {
+            name: index[:-1] for name, index in keywords.items()
+        }  # the last row becomes a tail of tokens
+        keywords["state_indices"] = sample.state_indices[:-1].t().contiguous().t()
+        if kernel != "gdn_verify":
+            keywords["state_indices"] = keywords["state_indices"][:, 0]
+        inputs = sample.conv() if kernel.startswith("conv") else sample.gdn()
+        outs.append(getattr(kernels, kernel)(*inputs, **keywords))
+        pools += [sample.states, sample.lines]
+    assert outs[0][:6].any()
+    assert not outs[0][6:].any()
+    assert_close(*outs)
+    assert_close(pools[0], pools[2])
+    assert torch.equal(pools[1], pools[3])
+
+
+def test_the_null_slot_within_a_live_row_is_zero_to_read_and_never_written():
+    outs, pools = [], []
+    for kernels in (TRITON, TWIN):
+        sample = batch(SMALL, [Row(length=3, accepted=2), Row(length=4, accepted=1)], device=DEVICE)
+        before = sample.states.clone()
+        sample.state_indices[:, 1] = 0
+        outs.append(kernels.gdn_verify(*sample.gdn(), **sample.verify()))
+        pools.append(sample.states)
+    assert_close(*outs)
+    assert_same_pool(*pools, before, torch.float32)
+    assert torch.equal(pools[0][1], before[1])
+
+
 def test_gating_and_norm_agree():
     a = 8 * torch.randn(50, 6, device=DEVICE)
     x, w = torch.randn(50, 9, 20, device=DEVICE), torch.randn(20, device=DEVICE)

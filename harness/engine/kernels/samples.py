@@ -126,10 +126,11 @@ def batch(
     padding = torch.tensor([row.padding for row in rows])
     N, P = int(length.sum()), 1 + B * window + 3
 
-    table = torch.full(
-        (B, window + 3), 1_000_000, dtype=torch.int32
-    )  # the engine's table is wider than the window
-    table[:, 1 : window + 1] = (1 + torch.randperm(P - 1, generator=random))[: B * window].view(B, window)
+    slots = 1 + torch.randperm(P - 1, generator=random)
+    table = (
+        slots[-1].int().repeat(B, window + 3)
+    )  # an engine's table is wider than the window: a slot of others
+    table[:, 1 : window + 1] = slots[: B * window].view(B, window)
     table[length == 0] = 1_000_000
     table[padding] = 0
 
