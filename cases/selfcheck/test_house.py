@@ -23,7 +23,6 @@ IDS = [str(path.relative_to(HOUSE)) for path in MODULES]
 # ANY in the first place is every part, in the second every package.
 ANY = {"*"}
 WORDS = {"errors", "scenario", "trace", "verdict"}
-ENGINE_WORDS = {"errors", "models"}
 TABLE: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "verdict": ({"errors", "trace"}, set()),
@@ -37,7 +36,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
         {*WORDS, "models", "oracle"},
         {"torch", "numpy", "xgrammar", "llguidance", "transformers"},
     ),
-    "engine": (ENGINE_WORDS, {"torch", "triton", "xgrammar", "numpy"}),
+    "engine": ({"errors", "models"}, {"torch", "triton", "xgrammar"}),
     "targets": (WORDS, ANY),
     "targets.registry": ({*WORDS, "targets", "targets.embedded"}, ANY),
     "targets.embedded": ({*WORDS, "targets", "engine", "models"}, ANY),
