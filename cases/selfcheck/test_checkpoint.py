@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,8 @@ def test_derived_sizes_follow_from_the_heads(peaked: Path) -> None:
 def test_tensors_keep_their_type_and_arrays_their_values(peaked: Path) -> None:
     checkpoint = Checkpoint.open(peaked)
     assert checkpoint.tensor("lm_head.weight").dtype == torch.bfloat16
-    assert checkpoint.tensor("model.layers.0.linear_attn.A_log").dtype == torch.float32
+    for gate in ("A_log", "dt_bias"):
+        assert checkpoint.tensor("model.layers.0.linear_attn." + gate).dtype == torch.float32
     assert torch.equal(torch.tensor(checkpoint.array(GATE)).bfloat16(), checkpoint.tensor(GATE))
 
 
@@ -148,17 +150,15 @@ def test_stacked_and_single_experts_read_alike(folder: Path, layer: str) -> None
     assert torch.equal(before.down, after.down)
 
 
-def test_what_transformers_saves_is_read_back(peaked: Path, tmp_path: Path) -> None:
+def test_what_transformers_saves_is_read_back(folder: Path, tmp_path: Path) -> None:
     """transformers drops the MTP head and writes its rotary settings in another place."""
     from transformers import Qwen3NextForCausalLM
 
-    Qwen3NextForCausalLM.from_pretrained(peaked, dtype=torch.bfloat16).save_pretrained(tmp_path)
-    ours, theirs = Checkpoint.open(peaked), Checkpoint.open(tmp_path)
-    assert theirs.config.num_mtp_layers == 0
-    assert (theirs.config.rotary_dim, theirs.config.rope_theta) == (
-        ours.config.rotary_dim,
-        ours.config.rope_theta,
-    )
+    configure(rope_theta=5e5, partial_rotary_factor=0.5)(folder)
+    Qwen3NextForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(tmp_path / "saved")
+    ours, theirs = Checkpoint.open(folder), Checkpoint.open(tmp_path / "saved")
+    assert replace(theirs.config, num_mtp_layers=1) == ours.config
+    assert (theirs.config.num_mtp_layers, theirs.config.rotary_dim, theirs.config.rope_theta) == (0, 32, 5e5)
     assert torch.equal(
         theirs.experts("model.layers.3.mlp.").gate_up, ours.experts("model.layers.3.mlp.").gate_up
     )
