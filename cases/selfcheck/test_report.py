@@ -21,6 +21,7 @@ from harness.verdict import Verdict
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 VOID = {"meta", "link", "br", "hr", "img", "input"}
+CELLS = {"td", "th", "dt", "dd"}
 RUN = {"seed": 7, "target": "embedded", "kernels": "naive", "device": "cpu", "versions": {"torch": "2.8.0"}}
 
 
@@ -51,6 +52,7 @@ class Page(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag, f"</{tag}> closes another element"
+        self.text += " " if tag in CELLS else ""
 
     def handle_data(self, data: str) -> None:
         self.text += data
@@ -122,6 +124,20 @@ def test_the_page_says_what_was_allowed_and_why(reproduction: Reproduction) -> N
     assert "9,000 times the noise" in text
     assert "conv: noise " in text
     assert "logits: noise " in text
+
+
+def test_the_page_says_what_tokens_prove_and_what_did_not_happen(reproduction: Reproduction) -> None:
+    (result,) = reproduction.results
+    failed = result.judgements["before-fix"]
+    evidence = tuple(
+        replace(one, power="0 of 2 changed a token") for one in failed.evidence if one.check == "tokens"
+    )
+    changed = replace(failed, evidence=evidence, observed={"unequal rows": 1})
+    results = (replace(result, judgements={**result.judgements, "before-fix": changed}),)
+    text = Page(page("x", Reproduction(results=results), RUN)).text
+    assert "silent, rows (4,2), before-fix: 0 of 2 changed a token" in text
+    assert "rollback 2 0: too few" in text
+    assert "unequal rows 1 1 " in text
 
 
 def test_the_page_is_whole_and_loads_nothing(reproduction: Reproduction) -> None:

@@ -82,7 +82,7 @@ def page(name: str, reproduction: Reproduction, run: dict[str, Any]) -> str:
         strip=strip,
         gauges=gauges,
         replay=replay,
-        powers=powers(reproduction),
+        powers=list(powers(reproduction)),
     )
 
 
@@ -126,21 +126,13 @@ def conclusion(reproduction: Reproduction) -> tuple[str, str]:
     return "The fix passes; no failure is documented here, so none could be reproduced.", "open"
 
 
-def powers(reproduction: Reproduction) -> dict[str, list[str]]:
-    """For each variant, what its wrong states did to the text."""
-    found = {
-        variant: sorted(
-            {
-                evidence.power
-                for result in reproduction.results
-                if variant in result.judgements
-                for evidence in result.judgements[variant].evidence
-                if evidence.power
-            }
-        )
-        for variant in reproduction.variants
-    }
-    return {variant: lines for variant, lines in found.items() if lines}
+def powers(reproduction: Reproduction) -> Iterator[tuple[str, str, str]]:
+    """Scenario, variant, and what its wrong states did to the text."""
+    for result in reproduction.results:
+        for variant, judgement in result.judgements.items():
+            for evidence in judgement.evidence:
+                if evidence.power:
+                    yield result.scenario.name, variant, evidence.power
 
 
 def facts(scenario: Scenario) -> Iterator[str]:
