@@ -65,18 +65,25 @@ def find_root(start: Path | None = None) -> Path:
     for folder in (here, *here.parents, Path(__file__).resolve().parents[1]):
         if (folder / "cases" / "issues").is_dir():
             return folder
-    raise CaseError(f"saw no cases/issues in {here} or above", hint="run from a checkout, or pass --cases FOLDER")
+    raise CaseError(
+        f"saw no cases/issues in {here} or above", hint="run from a checkout, or pass --cases FOLDER"
+    )
 
 
 def load_cases(root: Path) -> list[Case]:
     """Every case under ``root/cases/issues``, by file name."""
-    return [load_case(path) for path in sorted((root / "cases" / "issues").glob("*.py")) if path.name != "__init__.py"]
+    return [
+        load_case(path)
+        for path in sorted((root / "cases" / "issues").glob("*.py"))
+        if path.name != "__init__.py"
+    ]
 
 
 def load_case(path: Path) -> Case:
     """One case file; CaseError if it does not load or declares no issue."""
     spec = importlib.util.spec_from_file_location(f"cases.{path.stem}", path)
-    assert spec and spec.loader
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -104,5 +111,7 @@ def find_case(cases: list[Case], name: str) -> Case:
     if len(matches) != 1:
         listed = "\n".join(f"  {case.ref:<16} {case.title}" for case in cases)
         what = "no case" if not matches else "several cases"
-        raise CaseError(f"saw {name!r}, {what} of that name; there are:\n{listed}", hint="specharness list issues")
+        raise CaseError(
+            f"saw {name!r}, {what} of that name; there are:\n{listed}", hint="specharness list issues"
+        )
     return matches[0]

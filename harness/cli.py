@@ -34,9 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HarnessError as error:
         result = {"verb": args.verb, **_told(error)}
     except KeyboardInterrupt:
-        print("interrupted; what was recorded stays, and --resume RUN_DIR goes on from there", file=sys.stderr)
+        print(
+            "interrupted; what was recorded stays, and --resume RUN_DIR goes on from there", file=sys.stderr
+        )
         result = {"verb": args.verb, "error": "interrupted", "exit": 130}
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  the last line of output stays JSON whatever happens
         traceback.print_exc()
         print("this is a fault of specharness itself: please report it with the lines above", file=sys.stderr)
         result = {"verb": args.verb, "error": f"{type(error).__name__}: {error}", "exit": 3}
@@ -62,12 +64,17 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="specharness", description="Recreate, catch and name speculative-decoding faults of hybrid models.")
+    parser = _Parser(
+        prog="specharness",
+        description="Recreate, catch and name speculative-decoding faults of hybrid models.",
+    )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=_Parser)
 
     repro = verbs.add_parser("repro", help="reproduce an issue: every scenario under every variant")
     repro.add_argument("issue", help="24881, vllm#24881 or PR24957; specharness list issues shows all")
-    repro.add_argument("--resume", type=Path, metavar="RUN_DIR", help="go on where an interrupted run stopped")
+    repro.add_argument(
+        "--resume", type=Path, metavar="RUN_DIR", help="go on where an interrupted run stopped"
+    )
     repro.set_defaults(run=_repro)
 
     run = verbs.add_parser("run", help="run and judge one scenario file")
@@ -100,13 +107,33 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
     add("--target", default="embedded", help="what is tested (default: the embedded engine)")
     add("--variant", action="append", metavar="NAME", help="only this variant; may be repeated")
     add("--seed", type=int, default=0, help="seed of everything random (default 0)")
-    add("--preset", choices=("peaked", "flat"), default="peaked", help="the tiny model to use (default peaked)")
+    add(
+        "--preset",
+        choices=("peaked", "flat"),
+        default="peaked",
+        help="the tiny model to use (default peaked)",
+    )
     add("--model", type=Path, metavar="FOLDER", help="a Qwen3-Next checkpoint folder instead of a tiny model")
-    add("--kernels", choices=("auto", "triton", "naive"), default="auto", help="auto: Triton on a GPU, naive on a CPU")
+    add(
+        "--kernels",
+        choices=("auto", "triton", "naive"),
+        default="auto",
+        help="auto: Triton on a GPU, naive on a CPU",
+    )
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
     add("--state-dtype", choices=("float32", "bfloat16"), default="float32")
-    add("--cases", type=Path, metavar="FOLDER", help="folder that holds cases/ and fixtures/ (default: found upwards)")
-    add("--reports", type=Path, metavar="FOLDER", help="where run directories go (default: reports/ beside cases/)")
+    add(
+        "--cases",
+        type=Path,
+        metavar="FOLDER",
+        help="folder that holds cases/ and fixtures/ (default: found upwards)",
+    )
+    add(
+        "--reports",
+        type=Path,
+        metavar="FOLDER",
+        help="where run directories go (default: reports/ beside cases/)",
+    )
     add("--json", action="store_true", help="print the JSON line alone")
 
 
@@ -155,7 +182,9 @@ def _prepare(args: argparse.Namespace) -> None:
         args.device = "cuda" if find_gpus()[0] else "cpu"
     if args.device == "cpu" and args.kernels == "triton":
         os.environ["TRITON_INTERPRET"] = "1"
-    if args.model is None:  # a tiny model's operations are too short to share: threads would only wait for each other
+    if (
+        args.model is None
+    ):  # a tiny model's operations are too short to share: threads would only wait for each other
         for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             os.environ.setdefault(threads, "1")
 

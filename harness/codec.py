@@ -66,7 +66,9 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
         _expect(isinstance(data, dict), data, where, "an object")
         return {key: _decode(args[1], item, f"{where}.{key}") for key, item in data.items()}
     if kind is float:
-        return float(_expect(isinstance(data, (int, float)) and not isinstance(data, bool), data, where, "a number"))
+        return float(
+            _expect(isinstance(data, (int, float)) and not isinstance(data, bool), data, where, "a number")
+        )
     right_type = isinstance(data, kind) and (kind is bool or not isinstance(data, bool))
     return _expect(right_type, data, where, f"a value of type {kind.__name__}")
 

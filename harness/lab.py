@@ -90,7 +90,9 @@ class Lab:
         return [
             Request(
                 id=f"r{i}",
-                prompt=self.encode(openings["text" if i % 2 else "json"][i // 2 % len(openings["text" if i % 2 else "json"])]),
+                prompt=self.encode(
+                    openings["text" if i % 2 else "json"][i // 2 % len(openings["text" if i % 2 else "json"])]
+                ),
                 max_tokens=max_tokens,
                 arrival=i * every,
                 grammar=None if i % 2 else schemas[i // 2 % len(schemas)],
@@ -112,7 +114,9 @@ class Lab:
             drafts = [self._token(plan) for _ in range(kept)]
             refused = drafts[accepted - 1] if accepted <= kept else None
             illegal = [self._illegal] * (k - kept) if plan.guided else []
-            turns.append(Turn(drafts=(*drafts, *illegal), accepted=accepted, token=self._token(plan, but=refused)))
+            turns.append(
+                Turn(drafts=(*drafts, *illegal), accepted=accepted, token=self._token(plan, but=refused))
+            )
         answer = sum(turn.accepted for turn in turns)
         if plan.ends:
             drafts = [self.end_token, *[self._illegal] * (k - 1)]
@@ -147,7 +151,11 @@ class Lab:
 
     @cached_property
     def _ordinary(self) -> list[int]:
-        special = {token_id for token_id, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
+        special = {
+            token_id
+            for token_id, token in self._tokenizer.get_added_tokens_decoder().items()
+            if token.special
+        }
         return sorted(set(self._tokenizer.get_vocab().values()) - special)
 
     @cached_property

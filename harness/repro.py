@@ -36,7 +36,12 @@ class Reproduction:
     @property
     def reproduced(self) -> bool:
         """Every documented failure of a variant that ran happened, in the documented way."""
-        known = [j.documented for result in self.results for j in result.judgements.values() if j.documented is not None]
+        known = [
+            j.documented
+            for result in self.results
+            for j in result.judgements.values()
+            if j.documented is not None
+        ]
         return bool(known) and all(known)
 
     @property
@@ -137,9 +142,13 @@ def _with_power(judgement: Judgement, trace: Trace, reference: Trace | None) -> 
     """Say how many requests with a wrong state also show a wrong token: under half, tokens are no evidence here."""
     if reference is None or reference is trace or not judgement.hit or trace.crash:
         return judgement
-    changed = [name for name in judgement.hit if trace.completions[name].tokens != reference.completions[name].tokens]
+    changed = [
+        name for name in judgement.hit if trace.completions[name].tokens != reference.completions[name].tokens
+    ]
     share = f"{len(changed)} of {len(judgement.hit)} requests with a wrong state changed a token"
-    verdict = "tokens are evidence here" if 2 * len(changed) >= len(judgement.hit) else "tokens prove nothing here"
+    verdict = (
+        "tokens are evidence here" if 2 * len(changed) >= len(judgement.hit) else "tokens prove nothing here"
+    )
 
     if all(e.compared == 0 for e in judgement.evidence if e.check == "tokens"):
         return judgement

@@ -61,7 +61,9 @@ class Judge:
         used = [(len(request.prompt), histories[request.id]) for request in requests]
         return measure(self._book.oracle, (first, second), used)
 
-    def judge(self, scenario: Scenario, trace: Trace, gauges: Gauges, documented: Documented | None = None) -> Judgement:
+    def judge(
+        self, scenario: Scenario, trace: Trace, gauges: Gauges, documented: Documented | None = None
+    ) -> Judgement:
         """Every check on one trace."""
         reference = Reference(self._book, scenario, trace)
         evidence = [
@@ -118,7 +120,9 @@ def _as_documented(first: Divergence | None, documented: Documented) -> bool:
 
 def _only(scenario: Scenario, requests: Sequence[object]) -> Scenario:
     kept = tuple(request for request in scenario.requests if request in requests)
-    script = None if scenario.script is None else {request.id: scenario.script[request.id] for request in kept}
+    script = (
+        None if scenario.script is None else {request.id: scenario.script[request.id] for request in kept}
+    )
     return replace(scenario, requests=kept, script=script)
 
 
@@ -126,10 +130,14 @@ def _crash(trace: Trace) -> Evidence:
     assert trace.crash is not None
     message = f"{trace.crash.kind}: {trace.crash.message} ({trace.crash.where})"
     divergence = Divergence(kind="crash", at=Coordinate(step=trace.crash.step), message=message)
-    return Evidence(check="alive", verdict=Verdict.FAIL, summary=message, divergences=(divergence,), compared=1)
+    return Evidence(
+        check="alive", verdict=Verdict.FAIL, summary=message, divergences=(divergence,), compared=1
+    )
 
 
 def _coverage(scenario: Scenario, absent: list[str]) -> Evidence:
     verdict = Verdict.INCONCLUSIVE if absent else Verdict.PASS
     summary = "; ".join(absent) if absent else f"all {len(scenario.must_observe)} demanded events happened"
-    return Evidence(check="must observe", verdict=verdict, summary=summary, compared=len(scenario.must_observe))
+    return Evidence(
+        check="must observe", verdict=verdict, summary=summary, compared=len(scenario.must_observe)
+    )

@@ -30,7 +30,8 @@ class RunDir:
             path.mkdir(parents=True)
         except OSError as error:
             raise UsageError(
-                f"{path}: cannot be created: {error.strerror}", hint="pass --reports FOLDER with a folder you may write"
+                f"{path}: cannot be created: {error.strerror}",
+                hint="pass --reports FOLDER with a folder you may write",
             ) from None
         directory = RunDir(path, run)
         directory.save()

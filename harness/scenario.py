@@ -167,7 +167,9 @@ def _validate(scenario: Scenario) -> None:
         refuse("expected a token budget and a number of sequences of at least 1")
     for request in scenario.requests:
         if not request.prompt or request.max_tokens < 1 or request.arrival < 0:
-            refuse(f"request {request.id!r}: expected a prompt, max_tokens of at least 1 and an arrival from 0 on")
+            refuse(
+                f"request {request.id!r}: expected a prompt, max_tokens of at least 1 and an arrival from 0 on"
+            )
         if min(request.prompt) < 0:
             refuse(f"request {request.id!r}: saw a negative token id in the prompt")
         if len(request.prompt) >= scenario.max_model_len:

@@ -31,9 +31,16 @@ def repro(args: argparse.Namespace) -> dict[str, Any]:
     folder = _model(args, console)
     scenarios = list(case.build(Lab(folder, root / "fixtures", args.seed)))
     variants = _chosen(args.variant, case.variants)
-    reproduction, run_dir = _reproduce(args, console, root, f"repro-{slug(case.number)}", scenarios, variants, folder)
+    reproduction, run_dir = _reproduce(
+        args, console, root, f"repro-{slug(case.number)}", scenarios, variants, folder
+    )
     _show(console, f"{case.ref}  {case.title}", reproduction, run_dir)
-    return {"verb": "repro", "issue": case.ref, **_summary(args, reproduction, run_dir), "exit": reproduction.exit_code}
+    return {
+        "verb": "repro",
+        "issue": case.ref,
+        **_summary(args, reproduction, run_dir),
+        "exit": reproduction.exit_code,
+    }
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -43,9 +50,15 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     root = args.cases or find_root()
     folder = _model(args, console)
     variants = _chosen(args.variant, STANDARD_VARIANTS)
-    reproduction, run_dir = _reproduce(args, console, root, f"run-{slug(scenario.name)}", [scenario], variants, folder)
+    reproduction, run_dir = _reproduce(
+        args, console, root, f"run-{slug(scenario.name)}", [scenario], variants, folder
+    )
     _show(console, scenario.title or scenario.name, reproduction, run_dir)
-    codes = [reproduction.verdict(name).exit_code for name in reproduction.variants if not args.variant or name in args.variant]
+    codes = [
+        reproduction.verdict(name).exit_code
+        for name in reproduction.variants
+        if not args.variant or name in args.variant
+    ]
     return {
         "verb": "run",
         "scenario": scenario.name,
@@ -112,7 +125,9 @@ def _reproduce(
     variants: list[str],
     folder: Path,
 ) -> tuple[Reproduction, RunDir]:
-    options = TargetOptions(folder=folder, kernels=args.kernels, device=args.device, state_dtype=args.state_dtype)
+    options = TargetOptions(
+        folder=folder, kernels=args.kernels, device=args.device, state_dtype=args.state_dtype
+    )
     open_variant = open_target(args.target, options)
     for variant in variants:
         open_variant(variant)  # a wrong name must not cost a run
@@ -142,7 +157,11 @@ def _reproduce(
 
 def _run_dir(args: argparse.Namespace, root: Path, name: str, setting: dict[str, Any]) -> RunDir:
     if args.resume is None:
-        return RunDir.create(args.reports or root / "reports", name, {**setting, "versions": _versions(), "gauges": {}, "cells": {}})
+        return RunDir.create(
+            args.reports or root / "reports",
+            name,
+            {**setting, "versions": _versions(), "gauges": {}, "cells": {}},
+        )
     run_dir = RunDir.resume(args.resume)
     differing = [key for key, value in setting.items() if run_dir.run.get(key) != value]
     if differing:
@@ -172,9 +191,12 @@ def _show(console: Console, title: str, reproduction: Reproduction, run_dir: Run
     for name, result, judgement in reproduction.first_failures():
         assert judgement.first is not None
         replay = f"specharness run {run_dir.path / slug(result.scenario.name)}.json --variant {name}"
-        lines += ["", *terminal.failure(
-            name, result.scenario.name, judgement.first, judgement.ledger, judgement.documented, replay
-        )]
+        lines += [
+            "",
+            *terminal.failure(
+                name, result.scenario.name, judgement.first, judgement.ledger, judgement.documented, replay
+            ),
+        ]
     for line in [*lines, "", *proven(reproduction), f"report: {run_dir.path / 'index.html'}"]:
         console.print(line, soft_wrap=isinstance(line, (str, Text)), highlight=False)
 
@@ -202,7 +224,8 @@ def proven(reproduction: Reproduction) -> list[str]:
     gauge = reproduction.gauge
     lines += [f"undecided: {line}" for line in undecided]
     lines.append(
-        f"noise {gauge.least_noise:.2g}, signal of the least fault {gauge.least_signal:.2g}: {gauge.ratio:,.0f} times the noise"
+        f"noise {gauge.least_noise:.2g}, signal of the least fault {gauge.least_signal:.2g}: "
+        f"{gauge.ratio:,.0f} times the noise"
     )
     return lines
 
@@ -224,7 +247,9 @@ def _summary(args: argparse.Namespace, reproduction: Reproduction, run_dir: RunD
             name: {
                 "verdict": reproduction.verdict(name).value,
                 "scenarios": {
-                    r.scenario.name: r.judgements[name].verdict.value for r in reproduction.results if name in r.judgements
+                    r.scenario.name: r.judgements[name].verdict.value
+                    for r in reproduction.results
+                    if name in r.judgements
                 },
             }
             for name in reproduction.variants

@@ -12,7 +12,11 @@ from harness import Documented, Lab, Plan, Scenario, issue
 VARIANTS = ("before-fix", "as-merged", "stale-accepted-count", "fixed")
 
 
-@issue("vllm#24730", title="guided rollback in mixed batches, lost rows, small buffers, stale counts", variants=VARIANTS)
+@issue(
+    "vllm#24730",
+    title="guided rollback in mixed batches, lost rows, small buffers, stale counts",
+    variants=VARIANTS,
+)
 def scenarios(lab: Lab) -> Iterator[Scenario]:
     yield lab.forced(
         "a: prompt beside verify rows",
@@ -51,7 +55,9 @@ def scenarios(lab: Lab) -> Iterator[Scenario]:
         title="guided and free requests arrive one after the other, roll back, and accept different counts",
         k=3,
         plans={
-            f"r{i}": Plan(guided=i % 2 == 1, arrival=2 * i, prompt=3 + 5 * i, turns=lab.chain(10, k=3, fewest=1))
+            f"r{i}": Plan(
+                guided=i % 2 == 1, arrival=2 * i, prompt=3 + 5 * i, turns=lab.chain(10, k=3, fewest=1)
+            )
             for i in range(5)
         },
         token_budget=24,

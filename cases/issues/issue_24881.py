@@ -25,7 +25,9 @@ def scenarios(lab: Lab) -> Iterator[Scenario]:
         must_observe={"unequal rows": 1, "grammar trim": 1, "different accepted counts": 1},
         documented={
             "before-fix": Documented(
-                failure="crash", message=f"shape '[15, -1, {lab.conv_dim}]' is invalid for input of size {size}", step=1
+                failure="crash",
+                message=f"shape '[15, -1, {lab.conv_dim}]' is invalid for input of size {size}",
+                step=1,
             )
         },
     )

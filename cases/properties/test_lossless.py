@@ -32,7 +32,9 @@ def plain(target: EmbeddedTarget, requests: list[Request]) -> dict[str, tuple[in
     return {request.id: answers(alone, [request], k=0)[request.id] for request in requests}
 
 
-def answers(target: EmbeddedTarget, requests: list[Request], **settings: object) -> dict[str, tuple[int, ...]]:
+def answers(
+    target: EmbeddedTarget, requests: list[Request], **settings: object
+) -> dict[str, tuple[int, ...]]:
     trace = target.run(Scenario(name="lossless", requests=tuple(requests), max_num_seqs=REQUESTS, **settings))  # type: ignore[arg-type]
     assert trace.crash is None, trace.crash
     return {name: completion.tokens for name, completion in trace.completions.items()}
@@ -41,22 +43,37 @@ def answers(target: EmbeddedTarget, requests: list[Request], **settings: object)
 @pytest.mark.parametrize(("drafter", "k"), [("mtp", 1), ("mtp", 2), ("mtp", 3), ("mtp", 5), ("ngram", 3)])
 class TestGreedyTokensEqualPlainDecoding:
     def test_in_a_batch_of_16(
-        self, target: EmbeddedTarget, requests: list[Request], plain: dict[str, tuple[int, ...]], drafter: str, k: int
+        self,
+        target: EmbeddedTarget,
+        requests: list[Request],
+        plain: dict[str, tuple[int, ...]],
+        drafter: str,
+        k: int,
     ) -> None:
         assert answers(target, requests, drafter=drafter, k=k) == plain
 
     def test_one_at_a_time(
-        self, target: EmbeddedTarget, requests: list[Request], plain: dict[str, tuple[int, ...]], drafter: str, k: int
+        self,
+        target: EmbeddedTarget,
+        requests: list[Request],
+        plain: dict[str, tuple[int, ...]],
+        drafter: str,
+        k: int,
     ) -> None:
-        alone = {request.id: answers(target, [request], drafter=drafter, k=k)[request.id] for request in requests}
+        alone = {
+            request.id: answers(target, [request], drafter=drafter, k=k)[request.id] for request in requests
+        }
         assert alone == plain
 
 
-def test_answers_are_long_and_both_kinds_are_there(requests: list[Request], plain: dict[str, tuple[int, ...]]) -> None:
+def test_answers_are_long_and_both_kinds_are_there(
+    requests: list[Request], plain: dict[str, tuple[int, ...]]
+) -> None:
     free = [len(plain[request.id]) for request in requests if request.grammar is None]
     guided = [len(plain[request.id]) for request in requests if request.grammar is not None]
     assert free == [TOKENS] * (REQUESTS // 2)
-    assert len(guided) == REQUESTS // 2 and min(guided) >= 8
+    assert len(guided) == REQUESTS // 2
+    assert min(guided) >= 8
 
 
 def test_a_wrong_state_slot_changes_tokens(

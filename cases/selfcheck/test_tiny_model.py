@@ -338,6 +338,12 @@ def test_a_damaged_cache_entry_is_reported_with_what_to_remove(tmp_path: Path) -
         ensure("peaked", 0, tmp_path)
 
 
+def test_a_cache_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where a folder should be")
+    with pytest.raises(ModelError, match="cannot keep the model at"):
+        ensure("peaked", 0, tmp_path / "cache")
+
+
 def test_the_cache_is_where_the_environment_says() -> None:
     assert default_cache({"XDG_CACHE_HOME": "elsewhere"}) == Path("elsewhere/specharness/models")
     assert default_cache() == Path.home() / ".cache" / "specharness" / "models"

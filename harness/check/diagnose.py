@@ -35,15 +35,17 @@ def diagnose(trace: Trace, reference: Reference, at: Coordinate, threshold: floa
     layer = trace.linear_layers.index(at.layer)
     seen = _pick(row.state, at.tensor, layer)
     ranked = sorted(
-        (Explanation(name=name, residual=_residual(seen, _pick(state, at.tensor, layer)))
-         for name, state in _hypotheses(trace, reference, row, at)),
+        (
+            Explanation(name=name, residual=_residual(seen, _pick(state, at.tensor, layer)))
+            for name, state in _hypotheses(trace, reference, row, at)
+        ),
         key=lambda explanation: explanation.residual,
     )
-    if at.tensor == "conv" and ranked[0].residual > threshold:
-        if (mixture := _mixture(trace, reference, row, at, threshold)) is not None:
-            return mixture
     best = ranked[0]
     if best.residual > threshold:
+        mixture = _mixture(trace, reference, row, at, threshold) if at.tensor == "conv" else None
+        if mixture:
+            return mixture
         return f"no known mistake fits; nearest: {best.name} (residual {best.residual:.2g})"
     other = next((e for e in ranked[1:] if e.name != best.name), None)
     beside = f"; next best: {other.name} ({other.residual:.2g})" if other else ""
@@ -60,7 +62,10 @@ def _hypotheses(
     for other in around:
         if other in states and other != count:
             verb = "lags by" if other < count else "leads by"
-            yield f"the state {verb} {abs(other - count)} token{'s' * (abs(other - count) > 1)}", states[other]
+            yield (
+                f"the state {verb} {abs(other - count)} token{'s' * (abs(other - count) > 1)}",
+                states[other],
+            )
     zeros = State(conv=np.zeros_like(states[count].conv), recurrent=np.zeros_like(states[count].recurrent))
     yield "the state is zero", zeros
     yield from _of_rejected_drafts(reference, row, count)
@@ -70,7 +75,10 @@ def _hypotheses(
             if stranger.request != row.request and stranger.state is not None and step.index == at.step:
                 foreign = reference.replay(stranger.request).states
                 if stranger.state.tokens_included in foreign:
-                    yield f"the state belongs to request {stranger.request}", foreign[stranger.state.tokens_included]
+                    yield (
+                        f"the state belongs to request {stranger.request}",
+                        foreign[stranger.state.tokens_included],
+                    )
 
 
 def _of_rejected_drafts(reference: Reference, row: RowTrace, count: int) -> Iterator[tuple[str, State]]:
@@ -82,7 +90,9 @@ def _of_rejected_drafts(reference: Reference, row: RowTrace, count: int) -> Iter
             yield f"the state includes {j} rejected draft{'s' * (j > 1)}", states[count + j]
 
 
-def _of_lost_tokens(trace: Trace, reference: Reference, row: RowTrace, at: Coordinate) -> Iterator[tuple[str, State]]:
+def _of_lost_tokens(
+    trace: Trace, reference: Reference, row: RowTrace, at: Coordinate
+) -> Iterator[tuple[str, State]]:
     """The row started from a state that lagged: the tokens accepted last are missing, this row's are there.
 
     Only the recurrence of the first linear layer can be told exactly: deeper inputs depend on its output. The history
@@ -95,27 +105,38 @@ def _of_lost_tokens(trace: Trace, reference: Reference, row: RowTrace, at: Coord
     for lost in range(1, row.previous_accepted):
         kept = [*history[: start - lost], *history[start : row.num_computed]]
         fold = reference.fork(row.request, start - lost, history[start : row.num_computed])
-        yield f"the state lost the last {lost} accepted token{'s' * (lost > 1)} before this step", fold.states[len(kept)]
+        yield (
+            f"the state lost the last {lost} accepted token{'s' * (lost > 1)} before this step",
+            fold.states[len(kept)],
+        )
 
 
-def _mixture(trace: Trace, reference: Reference, row: RowTrace, at: Coordinate, threshold: float) -> str | None:
+def _mixture(
+    trace: Trace, reference: Reference, row: RowTrace, at: Coordinate, threshold: float
+) -> str | None:
     """A convolution history whose columns are inputs of several requests' tokens: which column holds whose."""
     assert row.state is not None
     layer = trace.linear_layers.index(at.layer)
     library = {
         f"{name}[{index}]": column
-        for name in sorted({other.request for step in trace.steps if step.index == at.step for other in step.rows})
+        for name in sorted(
+            {other.request for step in trace.steps if step.index == at.step for other in step.rows}
+        )
         for index, column in _inputs(trace, reference, name, at.step, layer)
     }
     held = []
     for column in row.state.conv[layer]:  # [D]
-        name, residual = min(((n, _residual(column, c)) for n, c in library.items()), key=lambda pair: pair[1])
+        name, residual = min(
+            ((n, _residual(column, c)) for n, c in library.items()), key=lambda pair: pair[1]
+        )
         if residual > threshold:
             return None
         held.append(name)
     count, width = row.state.tokens_included, len(held)
     expected = [f"{row.request}[{index}]" for index in range(count - width, count)]
-    return f"tokens of several rows are mixed: the columns hold {' '.join(held)}, expected {' '.join(expected)}"
+    return (
+        f"tokens of several rows are mixed: the columns hold {' '.join(held)}, expected {' '.join(expected)}"
+    )
 
 
 def _inputs(
@@ -137,7 +158,9 @@ def _inputs(
 
 
 def _row(trace: Trace, at: Coordinate) -> RowTrace | None:
-    rows = (row for step in trace.steps if step.index == at.step for row in step.rows if row.request == at.request)
+    rows = (
+        row for step in trace.steps if step.index == at.step for row in step.rows if row.request == at.request
+    )
     return next(rows, None)
 
 

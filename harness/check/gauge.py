@@ -9,7 +9,7 @@ the same tokens: in the place where it shows least, by the layer and head that s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 
@@ -87,10 +87,14 @@ class Errors:
     logits: float
 
 
-def measure(oracle: Oracle, pair: tuple[Trace, Trace], histories: Iterable[tuple[int, Sequence[int]]]) -> Gauges:
+def measure(
+    oracle: Oracle, pair: tuple[Trace, Trace], histories: Iterable[tuple[int, Sequence[int]]]
+) -> Gauges:
     """Gauges from an A/A pair of traces, and from (tokens of the prompt, all tokens) of the same requests."""
     noises = list(_differences(*pair))
-    lags = [_lag(oracle, tokens, count) for prompt, tokens in histories for count in _places(prompt, len(tokens))]
+    lags = [
+        _lag(oracle, tokens, count) for prompt, tokens in histories for count in _places(prompt, len(tokens))
+    ]
     if not noises or not lags:
         raise ValueError("nothing to measure on: no request has an answer of two tokens")
     return Gauges(
@@ -113,7 +117,9 @@ def _gauge(noises: Sequence[Array], effects: Sequence[Array]) -> Gauge:
     )
 
 
-def plain_pair(scenario: Scenario, histories: dict[str, Sequence[int]], piece: int) -> tuple[Scenario, Scenario]:
+def plain_pair(
+    scenario: Scenario, histories: Mapping[str, Sequence[int]], piece: int
+) -> tuple[Scenario, Scenario]:
     """Two drafts-free scenarios over the same histories: token by token together, and in pieces of ``piece`` tokens."""
     prompts = {request.id: len(request.prompt) for request in scenario.requests}
     used = [request for request in scenario.requests if len(histories[request.id]) > prompts[request.id]]
@@ -165,7 +171,11 @@ def _differences(first: Trace, second: Trace) -> Iterable[Errors]:
 def _places(prompt: int, end: int, samples: int = 4) -> list[int]:
     """Where in an answer a lag is tried: evenly, where a token comes before and after."""
     first, last = max(prompt, 2), end - 1
-    return sorted({first + i * (last - first) // max(samples - 1, 1) for i in range(samples)}) if last >= first else []
+    return (
+        sorted({first + i * (last - first) // max(samples - 1, 1) for i in range(samples)})
+        if last >= first
+        else []
+    )
 
 
 def _lag(oracle: Oracle, tokens: Sequence[int], count: int) -> Errors:

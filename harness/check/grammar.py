@@ -1,4 +1,4 @@
-"""The grammar, by a fresh matcher for every question: what was kept of the drafts, what was masked, what was committed."""
+"""The grammar, by a fresh matcher for every question: which drafts were kept, what was masked, what was committed."""
 
 from __future__ import annotations
 
@@ -43,13 +43,19 @@ def check_grammar(scenario: Scenario, trace: Trace, judge_of: Compile) -> Eviden
             faults = list(_faults(row, judge, history))
             compared += 1
             found += [
-                Divergence(kind="grammar", at=Coordinate(step=step.index, request=row.request, tensor=what), message=message)
+                Divergence(
+                    kind="grammar",
+                    at=Coordinate(step=step.index, request=row.request, tensor=what),
+                    message=message,
+                )
                 for what, message in faults
             ]
             history += row.committed
     verdict = Verdict.FAIL if found else Verdict.PASS
     summary = f"{compared} guided rows, {len(found)} break their grammar" if compared else "no guided request"
-    return Evidence(check="grammar", verdict=verdict, summary=summary, divergences=tuple(found), compared=compared)
+    return Evidence(
+        check="grammar", verdict=verdict, summary=summary, divergences=tuple(found), compared=compared
+    )
 
 
 def _faults(row: RowTrace, judge: GrammarJudge, history: Sequence[int]) -> Iterator[tuple[str, str]]:
@@ -61,7 +67,10 @@ def _faults(row: RowTrace, judge: GrammarJudge, history: Sequence[int]) -> Itera
         yield from _mask_faults(row, judge, history)
     legal = position.legal_prefix(row.committed)
     if legal < len(row.committed):
-        yield "committed", f"token {row.committed[legal]} is not legal after {len(history) + legal} tokens of the answer"
+        yield (
+            "committed",
+            f"token {row.committed[legal]} is not legal after {len(history) + legal} tokens of the answer",
+        )
 
 
 def _mask_faults(row: RowTrace, judge: GrammarJudge, history: Sequence[int]) -> Iterator[tuple[str, str]]:
@@ -70,7 +79,10 @@ def _mask_faults(row: RowTrace, judge: GrammarJudge, history: Sequence[int]) -> 
     start = judge.replay(history)
     expected_kept = start.legal_prefix(row.proposed)
     if row.proposed and row.grammar_kept != expected_kept:
-        yield "drafts", f"{row.grammar_kept} of {len(row.proposed)} drafts kept, the grammar accepts {expected_kept}"
+        yield (
+            "drafts",
+            f"{row.grammar_kept} of {len(row.proposed)} drafts kept, the grammar accepts {expected_kept}",
+        )
     for i in range(len(row.kept) + 1):
         prefix = [*history, *row.kept[:i]]
         if judge.legal_prefix(prefix) < len(prefix):
@@ -79,5 +91,8 @@ def _mask_faults(row: RowTrace, judge: GrammarJudge, history: Sequence[int]) -> 
         masked = unpack(row.mask[i], allowed.size)
         if not np.array_equal(masked, allowed):
             wrong = int(np.flatnonzero(masked != allowed)[0])
-            yield "mask", f"mask row {i} {'allows' if masked[wrong] else 'forbids'} token {wrong}, the grammar does not agree"
+            yield (
+                "mask",
+                f"mask row {i} {'allows' if masked[wrong] else 'forbids'} token {wrong}, the grammar does not agree",
+            )
             return

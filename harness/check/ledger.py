@@ -27,7 +27,11 @@ class Entry:
 
     def __str__(self) -> str:
         row = self.row
-        kind = f"prompt +{row.prompt_tokens}" if row.prompt_tokens else f"verify n={len(row.kept)} of {len(row.proposed)}"
+        kind = (
+            f"prompt +{row.prompt_tokens}"
+            if row.prompt_tokens
+            else f"verify n={len(row.kept)} of {len(row.proposed)}"
+        )
         matcher = "" if row.matcher_tokens is None else f", matcher {row.matcher_tokens}"
         return (
             f"step {self.step:3d}  {self.request:<8} {kind:<18} a_prev={row.previous_accepted} a={row.accepted}"
@@ -80,7 +84,9 @@ def check_ledger(scenario: Scenario, trace: Trace) -> Evidence:
             found.append(Divergence(kind="ledger", at=where, message=message))
     summary = f"{compared} ledger lines, {len(found)} wrong counts"
     verdict = Verdict.FAIL if found else Verdict.PASS if compared else Verdict.INCONCLUSIVE
-    return Evidence(check="ledger", verdict=verdict, summary=summary, divergences=tuple(found), compared=compared)
+    return Evidence(
+        check="ledger", verdict=verdict, summary=summary, divergences=tuple(found), compared=compared
+    )
 
 
 def last_lines(scenario: Scenario, trace: Trace, at: Coordinate, count: int = 3) -> list[str]:

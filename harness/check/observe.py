@@ -25,7 +25,9 @@ STEP_EVENTS: dict[str, StepEvent] = {
     "different accepted counts": lambda step: len({row.accepted for row in _decoding(step)}) > 1,
     "different previous counts": lambda step: len({row.previous_accepted for row in _decoding(step)}) > 1,
     "prompt beside verify rows": lambda step: 0 < len(_decoding(step)) < len(step.rows),
-    "verify step without drafts": lambda step: bool(_decoding(step)) and not any(row.kept for row in step.rows),
+    "verify step without drafts": lambda step: (
+        bool(_decoding(step)) and not any(row.kept for row in step.rows)
+    ),
     "padded rows": lambda step: step.padded_rows > 0,
     "padded tokens": lambda step: step.padded_tokens > 0,
     "several prompts": lambda step: len(step.rows) - len(_decoding(step)) > 1,
@@ -37,13 +39,17 @@ ROW_EVENTS: dict[str, RowEvent] = {
     "all drafts accepted": lambda row, _: bool(row.kept) and row.accepted == len(row.kept) + 1,
     "trim": lambda row, _: len(row.kept) < len(row.proposed),
     "grammar trim": lambda row, _: row.grammar_kept is not None and row.grammar_kept < len(row.proposed),
-    "schedule trim": lambda row, _: len(row.kept) < (
-        len(row.proposed) if row.grammar_kept is None else row.grammar_kept
+    "schedule trim": lambda row, _: (
+        len(row.kept) < (len(row.proposed) if row.grammar_kept is None else row.grammar_kept)
     ),
     "grammar trims to zero": lambda row, _: row.grammar_kept == 0 < len(row.proposed),
-    "no drafts after several accepted": lambda row, _: _verifies(row) and not row.kept and row.previous_accepted > 1,
+    "no drafts after several accepted": lambda row, _: (
+        _verifies(row) and not row.kept and row.previous_accepted > 1
+    ),
     "row shorter than accepted before": lambda row, _: _verifies(row) and row.previous_accepted > row.tokens,
-    "prompt in pieces": lambda row, before: row.prompt_tokens > 0 and before is not None and before.prompt_tokens > 0,
+    "prompt in pieces": lambda row, before: (
+        row.prompt_tokens > 0 and before is not None and before.prompt_tokens > 0
+    ),
     "one-token prompt row": lambda row, _: row.prompt_tokens == 1,
     "drafts after a step without": lambda row, before: (
         bool(row.kept) and before is not None and _verifies(before) and not before.kept

@@ -11,7 +11,9 @@ def check_recompile(scenario: Scenario, trace: Trace) -> Evidence:
     """Compiled variants per kernel over the whole run against what the scenario allows."""
     most = scenario.most_compilations
     if not trace.compilations:
-        return Evidence(check="recompile", verdict=Verdict.INCONCLUSIVE, summary="the target counted no compilations")
+        return Evidence(
+            check="recompile", verdict=Verdict.INCONCLUSIVE, summary="the target counted no compilations"
+        )
     found = [
         Divergence(
             kind="recompile",
@@ -24,5 +26,9 @@ def check_recompile(scenario: Scenario, trace: Trace) -> Evidence:
     counted = ", ".join(f"{kernel} x {count}" for kernel, count in trace.compilations.items())
     verdict = Verdict.FAIL if found else Verdict.PASS
     return Evidence(
-        check="recompile", verdict=verdict, summary=f"compiled: {counted}", divergences=tuple(found), compared=len(trace.steps)
+        check="recompile",
+        verdict=verdict,
+        summary=f"compiled: {counted}",
+        divergences=tuple(found),
+        compared=len(trace.steps),
     )

@@ -20,7 +20,9 @@ def check_state(trace: Trace, reference: Reference, gauges: Gauges) -> Evidence:
             continue
         compared += 1
         found += _state_divergences(step, row, trace, reference, gauges)
-    return _evidence("state", found, compared, "states of a request after a step", gauges.state, reference, trace)
+    return _evidence(
+        "state", found, compared, "states of a request after a step", gauges.state, reference, trace
+    )
 
 
 def check_logits(trace: Trace, reference: Reference, gauge: Gauge) -> Evidence:
@@ -40,7 +42,13 @@ def check_logits(trace: Trace, reference: Reference, gauge: Gauge) -> Evidence:
             where = Coordinate(step=step, request=row.request, tensor="logits")
             message = f"logits after {counts[worst_position]} tokens differ"
             found.append(
-                Divergence(kind="logits", at=where, message=message, error=float(errors[worst_position]), threshold=allowed)
+                Divergence(
+                    kind="logits",
+                    at=where,
+                    message=message,
+                    error=float(errors[worst_position]),
+                    threshold=allowed,
+                )
             )
     return _evidence("logits", found, compared, "accepted positions", gauge, reference, trace)
 
@@ -53,7 +61,9 @@ def _state_divergences(
     states = reference.replay(row.request).states
     if count not in states:
         where = Coordinate(step=step, request=row.request, tensor="tokens_included")
-        yield Divergence(kind="ledger", at=where, message=f"the state claims {count} tokens, more than there are")
+        yield Divergence(
+            kind="ledger", at=where, message=f"the state claims {count} tokens, more than there are"
+        )
         return
     conv = conv_error(row.state.conv, states[count].conv)  # [L]
     recurrent = recurrent_error(row.state.recurrent, states[count].recurrent)  # [L, HV]
@@ -99,7 +109,9 @@ def _evidence(
     elif not gauge.decides:
         verdict = Verdict.INCONCLUSIVE
         summary += f"; signal is only {gauge.ratio:.1f} times the noise"
-    return Evidence(check=check, verdict=verdict, summary=summary, divergences=tuple(found), compared=compared)
+    return Evidence(
+        check=check, verdict=verdict, summary=summary, divergences=tuple(found), compared=compared
+    )
 
 
 def _after_router_tie(divergence: Divergence, trace: Trace, reference: Reference, gauge: Gauge) -> bool:

@@ -1,4 +1,4 @@
-"""Lossless: greedy tokens with speculation are those without, judged position by position by the oracle's own argmax."""
+"""Lossless: greedy tokens with speculation are those without, judged at each position by the oracle's own argmax."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from harness.trace import Array, Coordinate, Trace
 from harness.verdict import Divergence, Evidence, Verdict, worst
 
 
-def check_tokens(scenario: Scenario, trace: Trace, reference: Reference, judge_of: Compile, gauge: Gauge) -> Evidence:
+def check_tokens(
+    scenario: Scenario, trace: Trace, reference: Reference, judge_of: Compile, gauge: Gauge
+) -> Evidence:
     """Each greedy token against the oracle's choice after the same tokens; only natural runs choose."""
     if scenario.forced:
         return Evidence(check="tokens", verdict=Verdict.PASS, summary="forced: the script chose the tokens")
@@ -38,12 +40,14 @@ def check_tokens(scenario: Scenario, trace: Trace, reference: Reference, judge_o
                 Divergence(
                     kind="tokens",
                     at=Coordinate(step=step, request=request.id, tensor="token"),
-                    message=f"token {index} of the answer is {token}, non-speculative decoding gives {best} (gap {gap:.3g})",
+                    message=f"token {index} of the answer is {token}, plain decoding gives {best} (gap {gap:.3g})",
                 )
             )
     summary = f"{compared} greedy tokens, {len(found)} differ" if compared else "no greedy request"
     verdict = worst(verdicts) if verdicts else Verdict.PASS
-    return Evidence(check="tokens", verdict=verdict, summary=summary, divergences=tuple(found), compared=compared)
+    return Evidence(
+        check="tokens", verdict=verdict, summary=summary, divergences=tuple(found), compared=compared
+    )
 
 
 def _choices(request: Request, trace: Trace) -> Iterator[tuple[int, int, int]]:

@@ -59,7 +59,9 @@ class AttentionLayer:
         lengths = tokens.query_start_loc.diff().long()  # [B]
         rows = torch.repeat_interleave(torch.arange(lengths.numel(), device=query.device), lengths)  # [N]
         columns = torch.arange(rows.numel(), device=query.device) - tokens.query_start_loc[rows]
-        padded = query.new_zeros(lengths.numel(), int(lengths.max()), *query.shape[1:])  # [B, Q, heads, head_dim]
+        padded = query.new_zeros(
+            lengths.numel(), int(lengths.max()), *query.shape[1:]
+        )  # [B, Q, heads, head_dim]
         padded[rows, columns] = query[: rows.numel()]
         context = int((tokens.context_lens + lengths).max())
         blocks = tokens.block_table[:, : -(-context // self.cache.block_size)]
@@ -83,7 +85,9 @@ class AttentionLayer:
         """Rotate-half RoPE on the first ``rotary_dim`` of each head; x ``[N, heads, head_dim]``."""
         half = self.config.rotary_dim // 2
         exponent = torch.arange(half, dtype=torch.float64, device=x.device) / half
-        angle = positions[:, None] * self.config.rope_theta**-exponent  # [N, rotary_dim / 2]; float32 drifts with N
+        angle = (
+            positions[:, None] * self.config.rope_theta**-exponent
+        )  # [N, rotary_dim / 2]; float32 drifts with N
         cos, sin = angle.cos()[:, None].to(x.dtype), angle.sin()[:, None].to(x.dtype)
         first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
         return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)

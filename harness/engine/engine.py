@@ -1,15 +1,16 @@
 """The embedded engine: schedule, run, verify, commit, draft - one step at a time.
 
-    engine = Engine(model, head, grammars, config, policy)
-    engine.add(EngineRequest(id="r0", prompt=(1, 2, 3), max_tokens=16))
-    while step := engine.step():
-        ...
+engine = Engine(model, head, grammars, config, policy)
+engine.add(EngineRequest(id="r0", prompt=(1, 2, 3), max_tokens=16))
+while step := engine.step():
+    ...
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
@@ -65,7 +66,12 @@ class Engine:
     """One model, its caches, its requests."""
 
     def __init__(
-        self, model: HybridModel, head: MTPHead | None, grammars: Grammars, config: EngineConfig, policy: Policy
+        self,
+        model: HybridModel,
+        head: MTPHead | None,
+        grammars: Grammars,
+        config: EngineConfig,
+        policy: Policy,
     ) -> None:
         self.model = model
         self._grammars = grammars
@@ -74,7 +80,9 @@ class Engine:
         self.scheduler = Scheduler(config)
         self._builder = BatchBuilder(config, policy)
         self._sampler = Sampler(decisions=policy.sampler)
-        self._drafter = MTPDrafter(model, head, config) if head and config.k and config.drafter == "mtp" else None
+        self._drafter = (
+            MTPDrafter(model, head, config) if head and config.k and config.drafter == "mtp" else None
+        )
         self._finished: list[EngineRequest] = []
 
     def add(self, request: EngineRequest) -> None:
@@ -91,7 +99,7 @@ class Engine:
         batch = self._builder.build(rows)
         forward = self.model.forward(batch)
         starts = batch.tokens.query_start_loc.tolist()
-        spans = [slice(start, end) for start, end in zip(starts, starts[1:], strict=False)]
+        spans = [slice(start, end) for start, end in pairwise(starts)]
         results = self._verify(rows, spans, forward)
         self._commit(rows, results)
         self._draft(rows, spans, forward)
@@ -103,7 +111,9 @@ class Engine:
         width = self.model.config.conv_width
         layers = self.model.linear_layers.values()
         return LiveState(
-            conv=torch.stack([layer.cache.conv[request.slots[0], column : column + width - 1] for layer in layers]),
+            conv=torch.stack(
+                [layer.cache.conv[request.slots[0], column : column + width - 1] for layer in layers]
+            ),
             recurrent=torch.stack([layer.cache.recurrent[request.slots[column]] for layer in layers]),
             tokens_included=request.num_computed,
         )
@@ -113,12 +123,16 @@ class Engine:
             self.scheduler.finish(request)
         self._finished = []
 
-    def _verify(self, rows: Sequence[ScheduledRow], spans: Sequence[slice], forward: Forward) -> list[RowResult]:
+    def _verify(
+        self, rows: Sequence[ScheduledRow], spans: Sequence[slice], forward: Forward
+    ) -> list[RowResult]:
         """Logits of each row's last token and its drafts, the grammar's masks on them, and what is committed."""
         yielding = [(row, span) for row, span in zip(rows, spans, strict=True) if row.ends_prompt]
         places = [i for row, span in yielding for i in range(span.stop - len(row.drafts) - 1, span.stop)]
         logits = self.model.logits(forward.hidden[places])  # [R, vocab]
-        masks = self._grammars.masks([row.request.guide for row, _ in yielding], [row.drafts for row, _ in yielding])
+        masks = self._grammars.masks(
+            [row.request.guide for row, _ in yielding], [row.drafts for row, _ in yielding]
+        )
         results = []
         start = 0
         for row, span in zip(rows, spans, strict=True):
@@ -198,7 +212,9 @@ class Engine:
     def _propose(
         self, rows: Sequence[ScheduledRow], spans: Sequence[slice], forward: Forward
     ) -> dict[str, tuple[list[int], torch.Tensor | None]]:
-        goes_on = {row.request.id: not row.request.finish_reason and not row.request.in_prompt for row in rows}
+        goes_on = {
+            row.request.id: not row.request.finish_reason and not row.request.in_prompt for row in rows
+        }
         if any(row.request.turns is not None for row in rows):
             return {
                 row.request.id: (list(row.request.turns[0].drafts), None)
@@ -220,7 +236,10 @@ class Engine:
             )
         if self.config.drafter == "ngram" and self.config.k:
             return {
-                row.request.id: (propose_ngram(row.request.tokens, self.config.k, *self.config.ngram_lengths), None)
+                row.request.id: (
+                    propose_ngram(row.request.tokens, self.config.k, *self.config.ngram_lengths),
+                    None,
+                )
                 for row in rows
                 if goes_on[row.request.id]
             }

@@ -74,7 +74,9 @@ class LinearLayer:
         core[theirs] = self._plain(qkv[theirs], g[theirs], beta[theirs], plain)
         return core
 
-    def _speculative(self, qkv: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, rows: SpecRows) -> torch.Tensor:
+    def _speculative(
+        self, qkv: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, rows: SpecRows
+    ) -> torch.Tensor:
         """Rows that start from the state at a - 1 and keep one state per token."""
         mixed = self.kernels.conv_update(
             qkv,

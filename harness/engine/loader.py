@@ -65,7 +65,9 @@ class Loader:
         mixer: LinearLayer | AttentionLayer
         if kind == FULL:
             mixer = AttentionLayer(
-                config=self.config, weights=self._attention(f"{prefix}self_attn."), cache=self._kv_cache(engine)
+                config=self.config,
+                weights=self._attention(f"{prefix}self_attn."),
+                cache=self._kv_cache(engine),
             )
         else:
             mixer = LinearLayer(
@@ -131,7 +133,11 @@ class Loader:
         c = self.config
         return LinearCache(
             conv=torch.zeros(
-                engine.num_slots, c.conv_width - 1 + engine.k, c.conv_dim, dtype=engine.dtype, device=engine.device
+                engine.num_slots,
+                c.conv_width - 1 + engine.k,
+                c.conv_dim,
+                dtype=engine.dtype,
+                device=engine.device,
             ),
             recurrent=torch.zeros(
                 engine.num_slots,

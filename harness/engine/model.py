@@ -89,6 +89,8 @@ class MTPHead:
     def forward(self, embedded: torch.Tensor, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
         """embedded, hidden ``[N, hidden]`` -> hidden ``[N, hidden]``; writes the head's own KV cache."""
         eps = self.config.rms_eps
-        pair = torch.cat([rms_norm(embedded, self.norm_embedding, eps), rms_norm(hidden, self.norm_hidden, eps)], dim=-1)
+        pair = torch.cat(
+            [rms_norm(embedded, self.norm_embedding, eps), rms_norm(hidden, self.norm_hidden, eps)], dim=-1
+        )
         x, _ = self.block(F.linear(pair, self.fc), batch)
         return rms_norm(x, self.norm, eps)

@@ -43,7 +43,10 @@ class MTPDrafter:
         if not rows:
             return {}
         hidden = self._forward(
-            rows, [_following(row) for row in rows], torch.cat([row.hidden for row in rows]), [row.start for row in rows]
+            rows,
+            [_following(row) for row in rows],
+            torch.cat([row.hidden for row in rows]),
+            [row.start for row in rows],
         )
         last = torch.tensor([row.hidden.shape[0] for row in rows], device=hidden.device).cumsum(0) - 1
         live = [i for i, row in enumerate(rows) if row.drafts_next]
@@ -73,7 +76,11 @@ class MTPDrafter:
         return int(logits.argmax()), None
 
     def _forward(
-        self, rows: Sequence[Committed], ids: Sequence[Sequence[int]], hidden: torch.Tensor, starts: Sequence[int]
+        self,
+        rows: Sequence[Committed],
+        ids: Sequence[Sequence[int]],
+        hidden: torch.Tensor,
+        starts: Sequence[int],
     ) -> torch.Tensor:
         tokens = pack([row.request for row in rows], ids, starts, self._config)
         return self._head.forward(self._model.embedding[tokens.input_ids], hidden, Batch(tokens=tokens))

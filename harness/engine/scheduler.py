@@ -95,7 +95,9 @@ class Scheduler:
 
     def _reserve_blocks(self, row: ScheduledRow) -> None:
         """Blocks for the row's own tokens and for the k that the drafter writes ahead."""
-        end = min(row.start + len(row.input_ids) + self._config.k, self._config.max_model_len + self._config.k)
+        end = min(
+            row.start + len(row.input_ids) + self._config.k, self._config.max_model_len + self._config.k
+        )
         missing = -(-end // self._config.block_size) - len(row.request.blocks)
         if missing > 0:
             row.request.blocks += self.blocks.allocate(missing, row.request.id)

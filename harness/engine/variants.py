@@ -124,4 +124,3 @@ def variant(name: str) -> Policy:
     if name not in VARIANTS:
         raise UsageError(f"saw variant {name!r}, expected one of {', '.join(VARIANTS)}")
     return VARIANTS[name]
-

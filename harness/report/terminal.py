@@ -35,7 +35,12 @@ def matrix(variants: list[str], rows: list[tuple[str, dict[str, Verdict]]]) -> T
 
 
 def failure(
-    variant: str, scenario: str, first: Divergence, ledger: tuple[str, ...], documented: bool | None, replay: str
+    variant: str,
+    scenario: str,
+    first: Divergence,
+    ledger: tuple[str, ...],
+    documented: bool | None,
+    replay: str,
 ) -> Iterator[Text]:
     """One failure, line by line: the coordinate, the mistake, signal against noise, the ledger, the replay."""
     yield Text(f"{variant} fails in {scenario!r}", "bold")
@@ -63,5 +68,7 @@ def checks(evidence: tuple[Evidence, ...]) -> Table:
     for column in ("check", "verdict", "what it saw"):
         table.add_column(column)
     for one in evidence:
-        table.add_row(one.check, verdict_text(one.verdict), one.summary + (f" ({one.power})" if one.power else ""))
+        table.add_row(
+            one.check, verdict_text(one.verdict), one.summary + (f" ({one.power})" if one.power else "")
+        )
     return table

@@ -94,7 +94,7 @@ class _Run:
         crash = None
         try:
             self._drive()
-        except Exception as error:  # whatever the suspect dies of is the finding
+        except Exception as error:  # noqa: BLE001  whatever the suspect dies of is the finding
             crash = _crash(len(self._steps), error)
         return Trace(
             scenario=self._scenario.name,
@@ -176,7 +176,9 @@ class _Run:
                 top_p=request.sampling.top_p,
                 seed=request.sampling.seed,
             ),
-            stop_token_ids=frozenset() if request.ignore_eos else frozenset(self._target.loader.config.eos_ids),
+            stop_token_ids=frozenset()
+            if request.ignore_eos
+            else frozenset(self._target.loader.config.eos_ids),
             guide=self._guide(request),
             turns=None if turns is None else deque(_forced(turn.drafts, turn.committed) for turn in turns),
         )
@@ -204,4 +206,9 @@ def _known(tensor: torch.Tensor) -> Array:
 
 def _crash(step: int, error: Exception) -> Crash:
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    return Crash(step=step, kind=type(error).__name__, message=str(error), where=f"{Path(frame.filename).name}:{frame.lineno} {frame.name}")
+    return Crash(
+        step=step,
+        kind=type(error).__name__,
+        message=str(error),
+        where=f"{Path(frame.filename).name}:{frame.lineno} {frame.name}",
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from harness.errors import TargetError
 from harness.targets.protocols import EngineTarget
@@ -15,7 +16,7 @@ class TargetOptions:
     """What every target is opened with."""
 
     folder: Path  # of the model
-    kernels: str = "auto"
+    kernels: Literal["auto", "triton", "naive"] = "auto"
     device: str = "cpu"
     state_dtype: str = "float32"
 
