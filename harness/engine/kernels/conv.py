@@ -134,7 +134,7 @@ def operands(
         "x": x,
         "line": pool(conv_state, "conv_state"),
         "weight": weight.contiguous(),
-        "bias": weight if bias is None else bias,
+        "bias": weight if bias is None else bias.contiguous(),
         "query_start_loc": query_start_loc,
         "state_indices": slots,
         "x_stride": x.stride(0),

@@ -48,8 +48,8 @@ def gating_launch(a: Tensor, b: Tensor, A_log: Tensor, dt_bias: Tensor, g: Tenso
         {
             "a": a,
             "b": b,
-            "A_log": A_log,
-            "dt_bias": dt_bias,
+            "A_log": A_log.contiguous(),
+            "dt_bias": dt_bias.contiguous(),
             "g": g,
             "beta": beta,
             "total": g.numel(),

@@ -38,7 +38,7 @@ def gated_norm_launch(x: Tensor, z: Tensor, weight: Tensor, out: Tensor, eps: fl
         {
             "x": x,
             "z": z,
-            "weight": weight,
+            "weight": weight.contiguous(),
             "out": out,
             "rows": N * HV,
             "x_stride": x.stride(0),
