@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 
 from harness import Lab, Request, Scenario
-from harness.engine.policy import POLICY
-from harness.targets.embedded import EmbeddedTarget
+from harness.targets.embedded import EmbeddedTarget, under_each_variant
 
 REQUESTS, TOKENS = 16, 96
 
 
 @pytest.fixture(scope="module")
 def target(peaked: Path) -> EmbeddedTarget:
-    return EmbeddedTarget.open(peaked, POLICY.name)
+    return under_each_variant(peaked)("fixed")
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +79,6 @@ def test_a_wrong_state_slot_changes_tokens(
     peaked: Path, requests: list[Request], plain: dict[str, tuple[int, ...]]
 ) -> None:
     """The comparison above has power: the merged fix loses accepted tokens, and that shows."""
-    merged = EmbeddedTarget.open(peaked, "as-merged")
+    merged = under_each_variant(peaked)("as-merged")
     changed = [name for name, tokens in answers(merged, requests, k=3).items() if tokens != plain[name]]
     assert changed

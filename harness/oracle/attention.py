@@ -33,6 +33,7 @@ class KeyValues:
 
 
 def blank(layer: Attention) -> KeyValues:
+    """What a request remembers before its first token: no keys and no values."""
     head_dim = len(layer.key_norm)
     nothing = np.zeros((0, len(layer.key) // head_dim, head_dim))
     return KeyValues(keys=nothing, values=nothing)

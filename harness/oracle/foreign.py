@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignReplay:
+    """What transformers says after each of T tokens, and the state it is left with."""
+
     logits: Array  # [T, vocab]
     router: Array  # [T, num_layers, E] probability of every expert
     state: State  # after all T tokens

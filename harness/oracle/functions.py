@@ -10,14 +10,17 @@ Ints = npt.NDArray[np.int64]
 
 
 def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x))."""
     return 1.0 / (1.0 + np.exp(-x))
 
 
 def silu(x: Array) -> Array:
+    """x * sigmoid(x)."""
     return x * sigmoid(x)
 
 
 def softplus(x: Array) -> Array:
+    """log(1 + exp(x)), exact for large x too."""
     return np.logaddexp(0.0, x)
 
 

@@ -88,6 +88,8 @@ class GrammarJudge(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrammarPosition:
+    """The point after a legal history; each answer replays it from the beginning."""
+
     judge: GrammarJudge
     history: tuple[int, ...]  # legal
 

@@ -81,6 +81,7 @@ class Oracle:
 
 
 def blank(mixer: DeltaNet | Attention) -> Memory | KeyValues:
+    """What a layer remembers before the first token."""
     return gdn.blank(mixer) if isinstance(mixer, DeltaNet) else attention.blank(mixer)
 
 
@@ -163,6 +164,7 @@ class Fold:
 
 
 def gather(memories: Sequence[Memory]) -> State:
+    """The memories of L linear layers as one state."""
     return State(
         conv=np.stack([memory.conv for memory in memories]),
         recurrent=np.stack([memory.recurrent for memory in memories]),

@@ -23,6 +23,8 @@ class Expert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
+    """Router, E routed experts, and the shared one with its gate."""
+
     router: Array  # [E, hidden]
     routed: tuple[Expert, ...]  # E of them
     shared: Expert

@@ -22,6 +22,8 @@ from harness.oracle.weights import Head, Weights
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafts:
+    """k drafts and the logits that each was the argmax of."""
+
     tokens: Ints  # [k] argmax at every step; equal logits go to the smaller id
     logits: Array  # [k, vocab]
 

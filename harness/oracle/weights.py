@@ -75,6 +75,8 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
+    """A whole checkpoint in float64."""
+
     config: Config
     embedding: Array  # [vocab, hidden]
     layers: tuple[Layer, ...]
@@ -184,6 +186,7 @@ def read_delta_net(read: Tensors, name: str, config: Config) -> DeltaNet:
 
 
 def read_attention(read: Tensors, name: str, config: Config) -> Attention:
+    """One full-attention layer."""
     return Attention(
         query=read(f"{name}.q_proj.weight"),
         key=read(f"{name}.k_proj.weight"),
@@ -221,6 +224,7 @@ def read_experts(read: Tensors, name: str, config: Config) -> Experts:
 
 
 def read_layer(read: Tensors, name: str, config: Config, *, linear: bool) -> Layer:
+    """One decoder layer: mixer, experts and norms."""
     mixer = (
         read_delta_net(read, f"{name}.linear_attn", config)
         if linear
@@ -235,6 +239,7 @@ def read_layer(read: Tensors, name: str, config: Config, *, linear: bool) -> Lay
 
 
 def read_head(read: Tensors, config: Config) -> Head:
+    """The MTP head."""
     return Head(
         embedding_norm=read.norm("mtp.pre_fc_norm_embedding"),
         hidden_norm=read.norm("mtp.pre_fc_norm_hidden"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,11 +41,6 @@ class EmbeddedTarget:
     speculate: bool = True
     capabilities: frozenset[Capability] = field(default=frozenset(Capability))
 
-    @staticmethod
-    def open(folder: Path, variant_name: str, **options: object) -> EmbeddedTarget:
-        """The target for a model folder and a variant's name; UsageError or ModelError where there is none."""
-        return EmbeddedTarget(loader=Loader(folder), policy=variant(variant_name), **options)  # type: ignore[arg-type]
-
     @property
     def name(self) -> str:
         """``embedded:`` and the variant."""
@@ -69,6 +64,21 @@ class EmbeddedTarget:
             device=self.device,
             reverse_rows=reverse_rows,
         )
+
+
+def under_each_variant(
+    folder: Path, *, kernels: Kind = "auto", device: str = "cpu", state_dtype: str = "float32"
+) -> Callable[[str], EmbeddedTarget]:
+    """A function from a variant's name to the target under it; the weights are read once."""
+    loader = Loader(folder, device=device)
+    dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[state_dtype]
+
+    def under(name: str) -> EmbeddedTarget:
+        return EmbeddedTarget(
+            loader=loader, policy=variant(name), kernels=kernels, device=device, state_dtype=dtype
+        )
+
+    return under
 
 
 class _Run:

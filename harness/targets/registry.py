@@ -24,27 +24,9 @@ class TargetOptions:
 def open_target(name: str, options: TargetOptions) -> Callable[[str], EngineTarget]:
     """A function from a variant's name to the target under it; TargetError lists what exists."""
     if name == "embedded":
-        return _embedded(options)
-    raise TargetError(f"saw target {name!r}, expected one of: embedded", hint="specharness repro --help")
+        from harness.targets.embedded import under_each_variant
 
-
-def _embedded(options: TargetOptions) -> Callable[[str], EngineTarget]:
-    import torch
-
-    from harness.engine.loader import Loader
-    from harness.engine.variants import variant
-    from harness.targets.embedded import EmbeddedTarget
-
-    loader = Loader(options.folder, device=options.device)
-    dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[options.state_dtype]
-
-    def under(variant_name: str) -> EngineTarget:
-        return EmbeddedTarget(
-            loader=loader,
-            policy=variant(variant_name),
-            kernels=options.kernels,
-            device=options.device,
-            state_dtype=dtype,
+        return under_each_variant(
+            options.folder, kernels=options.kernels, device=options.device, state_dtype=options.state_dtype
         )
-
-    return under
+    raise TargetError(f"saw target {name!r}, expected one of: embedded", hint="specharness repro --help")
