@@ -206,6 +206,8 @@ def test_ids_that_an_early_version_printed_as_a_template_do_not_matter() -> None
 def test_the_public_dump_says_its_arithmetic() -> None:
     dump = read_dump(FIXTURES / "logs" / "vllm-24881.log")
     assert "15 requests, 44 tokens in verify rows, 15 x 3 = 45 if every row were full" in str(dump)
+    assert "44 is no multiple of 15" in str(dump)
+    assert "9 is 3 x 3" in str(read_dump(FIXTURES / "logs" / "mixed-prompt-0.9.log"))
     assert [row.drafts for row in dump.short_rows] == [(151645,)]
     assert "151645, an end token" in str(dump)
     assert (dump.version, dump.k) == ("v0.10.2", 2)

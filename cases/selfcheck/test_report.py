@@ -198,6 +198,8 @@ def test_long_texts_are_cut(reproduction: Reproduction) -> None:
     assert max(map(len, re.findall("x+", text))) == MOST
     assert "(cut: 1,000,000 characters)" in text
     assert len(shown("\x00" * 1_000_000)) < 7 * MOST
+    assert shown("x" * MOST) == "x" * MOST
+    assert "cut" in shown("x" * (MOST + 1))
 
 
 def test_a_proof_that_failed_is_not_shown_as_one(reproduction: Reproduction) -> None:

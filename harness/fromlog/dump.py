@@ -72,16 +72,23 @@ class Dump:
         count, tokens, full = len(self.verify_rows), _tokens(self.verify_rows), self.k + 1
         if not count:
             return f"{_many(_tokens(self.rows), 'token')}, none of them a draft"
-        said = f"{tokens} tokens in verify rows, {count} x {full} = {count * full} if every row were full"
-        if len({row.scheduled for row in self.verify_rows}) == 1:
-            return said
+        return f"{tokens} tokens in verify rows, {count} x {full} = {count * full} if every row were full"
+
+    @property
+    def consequence(self) -> str:
+        """What the arithmetic does to code that takes rows to be equal; empty where they are."""
+        count, tokens = len(self.verify_rows), _tokens(self.verify_rows)
+        if len({row.scheduled for row in self.verify_rows}) < 2:
+            return ""
         if tokens % count:
-            return f"{said}; {tokens} is no multiple of {count}: code that takes rows to be equal crashes"
-        return f"{said}; {tokens} is {count} x {tokens // count}: code that takes rows to be equal mixes them silently"
+            return f"; {tokens} is no multiple of {count}: code that takes rows to be equal crashes"
+        return (
+            f"; {tokens} is {count} x {tokens // count}: code that takes rows to be equal mixes them silently"
+        )
 
     def __str__(self) -> str:
         engine = f"vLLM {self.version}: " if self.version else ""
-        lines = [f"{engine}{_many(len(self.rows), 'request')}, {self.arithmetic}"]
+        lines = [f"{engine}{_many(len(self.rows), 'request')}, {self.arithmetic}{self.consequence}"]
         for row in self.short_rows:
             end = ", an end token" if self._ends(row) else ""
             drafts = f" ({', '.join(map(str, row.drafts))}{end})" if row.drafts else ""
@@ -131,10 +138,8 @@ class Dump:
             )
         kept, ends = len(row.drafts), self._ends(row) and len(row.drafts) < k
         if ends:
-            before = (
-                k,
-                k + 1,
-            )  # the grammar of an answer that ends has no room for drafts that are not accepted
+            # the grammar of an answer that ends has no room for drafts that are not accepted
+            before = (k, k + 1)
         prompt = max(1, _fitting(row.computed or USUAL) - before[1])
         if ends:
             return Plan(prompt=prompt, guided=True, turns=(before,), ends=True)
