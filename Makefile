@@ -33,7 +33,7 @@ help: ## list the verbs
 
 repro: $(READY) ## reproduce an issue: ISSUE=24881 or PR=24957, and TARGET= VARIANT= SEED= as you like
 	@$(NEEDS) $(PY) -m harness.cli repro $(foreach n,$(ISSUE) $(PR),'$n') $(if $(TARGET),--target '$(TARGET)') \
-	  $(if $(VARIANT),--variant '$(VARIANT)') $(if $(SEED),--seed '$(SEED)') $(ARGS)
+	  $(foreach v,$(VARIANT),--variant '$v') $(if $(SEED),--seed '$(SEED)') $(ARGS)
 
 test: $(READY) ## lint, types, house rules and every test that needs no GPU
 	@$(NEEDS) $(PY) -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal $(ARGS); $(VERDICT)
