@@ -164,13 +164,11 @@ def _list(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _doctor(args: argparse.Namespace) -> dict[str, Any]:
-    from rich.console import Console
-
     from harness import doctor
 
     examination = doctor.examine()
     if not args.json:
-        doctor.render(examination, Console())
+        doctor.render(examination, doctor.console())
     return {"verb": "doctor", **examination.as_dict(), "exit": examination.exit_code}
 
 

@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say_what_is_lacking(arguments[-1])
     examination = examine()
     if "--json" not in arguments:
-        render(examination, _console())
+        render(examination, console())
     print(json.dumps(examination.as_dict()))
     return examination.exit_code
 
@@ -279,7 +279,8 @@ def _draw_table(table: Table, console: Any) -> None:
     console.print(drawn)
 
 
-def _console() -> Any:
+def console() -> Any:
+    """A rich console, or ``None`` where rich is broken."""
     try:
         from rich.console import Console
     except Exception:  # noqa: BLE001  rich itself may be the broken package

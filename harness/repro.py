@@ -34,15 +34,15 @@ class Reproduction:
     results: tuple[Result, ...]
 
     @property
-    def reproduced(self) -> bool:
-        """Every documented failure of a variant that ran happened, in the documented way."""
+    def reproduced(self) -> bool | None:
+        """Every documented failure of a variant that ran happened, in the documented way; ``None`` without any."""
         known = [
             j.documented
             for result in self.results
             for j in result.judgements.values()
             if j.documented is not None
         ]
-        return bool(known) and all(known)
+        return all(known) if known else None
 
     @property
     def fixed(self) -> bool:

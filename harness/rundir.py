@@ -62,6 +62,10 @@ class RunDir:
         self.run.setdefault("cells", {}).setdefault(scenario, {})[variant] = cell
         self.save()
 
+    def replay(self, scenario: str, variant: str) -> str:
+        """The command that runs one scenario of this run again."""
+        return replay(self.run, self.path / f"{slug(scenario)}.json", variant)
+
     def write_scenario(self, scenario: Scenario) -> Path:
         """The scenario as a file that ``specharness run`` takes."""
         path = self.path / f"{slug(scenario.name)}.json"
@@ -79,6 +83,26 @@ class RunDir:
         path = self.path / name
         path.write_text(text, encoding="utf-8")
         return path
+
+
+REPLAYED = {
+    "target": "embedded",
+    "preset": "peaked",
+    "model": None,
+    "kernels": "auto",
+    "state_dtype": "float32",
+}
+"""Settings of a run that a replay repeats, with their defaults."""
+
+
+def replay(run: dict[str, Any], scenario: Path, variant: str) -> str:
+    """``specharness run`` with the settings of ``run`` that are not the defaults."""
+    settings = [
+        f"--{name.replace('_', '-')} {run[name]}"
+        for name, default in REPLAYED.items()
+        if run.get(name, default) != default
+    ]
+    return " ".join(["specharness run", str(scenario), f"--variant {variant}", *settings])
 
 
 def slug(name: str) -> str:

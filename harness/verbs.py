@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from harness.verdict import Verdict
 
 def repro(args: argparse.Namespace) -> dict[str, Any]:
     """Reproduce an issue: every scenario of its case under every variant."""
-    console = Console(quiet=args.json)
+    console = _console(args)
     root = args.cases or find_root()
     case = find_case(load_cases(root), args.issue)
     folder = _model(args, console)
@@ -45,7 +46,7 @@ def repro(args: argparse.Namespace) -> dict[str, Any]:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Run one scenario file and judge it; red when any chosen variant fails."""
-    console = Console(quiet=args.json)
+    console = _console(args)
     scenario = Scenario.read(args.scenario)
     root = args.cases or find_root()
     folder = _model(args, console)
@@ -71,7 +72,7 @@ def from_log(args: argparse.Namespace) -> dict[str, Any]:
     """Turn an engine's scheduler dump into a scenario file."""
     from harness.fromlog import read_dump
 
-    console = Console(quiet=args.json)
+    console = _console(args)
     dump = read_dump(args.log)
     scenario = dump.scenario(Lab(ensure(args.preset), find_root() / "fixtures"))
     path = args.out or args.log.with_suffix(".scenario.json")
@@ -85,7 +86,7 @@ def from_log(args: argparse.Namespace) -> dict[str, Any]:
 
 def listing(args: argparse.Namespace) -> dict[str, Any]:
     """List issues, variants or events."""
-    console = Console(quiet=args.json)
+    console = _console(args)
     if args.what == "issues":
         found = {case.ref: case.title for case in load_cases(args.cases or find_root())}
     elif args.what == "variants":
@@ -100,6 +101,11 @@ def listing(args: argparse.Namespace) -> dict[str, Any]:
     for name, text in found.items():
         console.print(f"{name:<{width}}  {text}", soft_wrap=True, highlight=False)
     return {"verb": "list", args.what: list(found), "exit": 0}
+
+
+def _console(args: argparse.Namespace) -> Console:
+    """Wide where nobody looks: a log must not crop its tables."""
+    return Console(quiet=args.json, width=None if sys.stdout.isatty() else 160)
 
 
 def _model(args: argparse.Namespace, console: Console) -> Path:
@@ -138,7 +144,8 @@ def _reproduce(
         "kernels": args.kernels,
         "device": args.device,
         "state_dtype": args.state_dtype,
-        "model": str(folder),
+        "preset": args.preset,
+        "model": None if args.model is None else str(args.model),
         "variants": variants,
     }
     run_dir = _run_dir(args, root, name, setting)
@@ -149,6 +156,8 @@ def _reproduce(
 
         def tell(scenario: str, variant: str) -> None:
             progress.update(task, description=f"{scenario}  [bold]{variant}[/bold]")
+            if not console.is_terminal:
+                console.print(f"running {scenario} on {variant}", soft_wrap=True, highlight=False)
 
         reproduction = reproduce(scenarios, variants, open_variant, judge, run_dir, tell)
     run_dir.write_text("index.html", html.page(name, reproduction, run_dir.run))
@@ -190,7 +199,7 @@ def _show(console: Console, title: str, reproduction: Reproduction, run_dir: Run
     lines: list[Any] = ["", f"[bold]{title}[/bold]", terminal.matrix(reproduction.variants, rows)]
     for name, result, judgement in reproduction.first_failures():
         assert judgement.first is not None
-        replay = f"specharness run {run_dir.path / slug(result.scenario.name)}.json --variant {name}"
+        replay = run_dir.replay(result.scenario.name, name)
         lines += [
             "",
             *terminal.failure(
@@ -203,7 +212,10 @@ def _show(console: Console, title: str, reproduction: Reproduction, run_dir: Run
 
 def proven(reproduction: Reproduction) -> list[str]:
     """What a stranger may conclude, line by line."""
-    lines = [f"reproduced: {_yes(reproduction.reproduced)}; fixed: {_yes(reproduction.fixed)}"]
+    reproduced = (
+        "no failure is documented" if reproduction.reproduced is None else _yes(reproduction.reproduced)
+    )
+    lines = [f"reproduced: {reproduced}; fixed: {_yes(reproduction.fixed)}"]
     for name in reproduction.variants:
         failing = [r.scenario.name for r in reproduction.results if _verdict(r, name) is Verdict.FAIL]
         if failing:

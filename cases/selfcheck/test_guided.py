@@ -20,7 +20,7 @@ from harness.errors import EngineError, ModelError, UsageError
 SCHEMA = json.dumps(
     {
         "type": "object",
-        "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer"}},
+        "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer"}},
         "required": ["name", "age"],
     }
 )
@@ -251,6 +251,26 @@ def test_more_than_was_accepted_cannot_be_rolled_back(
     assert_same(guide, replayed(grammars, "regex", encode("a") * 2), vocabulary)
 
 
+def test_rows_that_do_not_fit_are_refused(grammars: Grammars, vocabulary: Vocabulary) -> None:
+    masks = torch.zeros(2, vocabulary.words, dtype=torch.int32)
+    for drafts, first_row in (([5, 6], 0), ([5], 1), ([], 2), ([], -1)):
+        with pytest.raises(
+            EngineError, match=f"{len(drafts) + 1} mask rows from {first_row} do not fit into 2"
+        ):
+            grammars.guide("regex", ".*").fill_masks(drafts, masks, first_row)
+
+
+def test_refusals_are_silent(
+    grammars: Grammars, vocabulary: Vocabulary, stop: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    guide = grammars.guide("regex", ".*")
+    refused = [-1, vocabulary.size, *vocabulary.silent_ids]
+    assert not any(guide.accept([token]) for token in refused)
+    assert guide.accept([stop])
+    assert not any(guide.accept([token]) for token in (5, stop, *refused))
+    assert capfd.readouterr().err == ""
+
+
 # Masks of a whole step.
 
 
@@ -324,6 +344,16 @@ def test_a_wrong_rollback_is_seen(
         assert_same(guide, replayed(grammars, "regex", [a, a]), vocabulary)
 
 
+def test_a_stop_token_that_stays_in_force_ends_the_request_early(
+    vocabulary: Vocabulary, encode: Callable[[str], list[int]], stop: int
+) -> None:
+    wrong = replace(CORRECT_GUIDE, terminated_after_rollback=lambda before, matcher: before)
+    guide = Grammars(vocabulary, wrong).guide("regex", GRAMMARS["regex"])
+    assert guide.accept(encode("a") * 2)
+    guide.validate([stop])
+    assert not guide.accept(encode("a"))
+
+
 def test_a_wrong_first_row_is_seen(
     grammars: Grammars, vocabulary: Vocabulary, encode: Callable[[str], list[int]]
 ) -> None:
@@ -375,6 +405,7 @@ def test_bad_grammars_are_refused_with_the_reason(
     message = str(raised.value)
     assert complaint in message
     assert kind in message
+    assert ".cc:" not in message  # nobody wants to know where in xgrammar's source
     assert len(message) < 400
 
 
@@ -405,6 +436,13 @@ def test_a_model_folder_that_names_no_vocabulary_is_refused(
         (tmp_path / name).write_text(content, encoding="utf-8")
     with pytest.raises(ModelError, match=complaint):
         Vocabulary.load(tmp_path)
+
+
+def test_the_text_part_of_a_multimodal_config_counts(peaked: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((peaked / "tokenizer.json").read_bytes())
+    config = {"vocab_size": 7, "text_config": {"vocab_size": 1024, "eos_token_id": 999}}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert Vocabulary.load(tmp_path).size == 1024
 
 
 def test_stop_tokens_of_the_generation_config_come_first(peaked: Path, tmp_path: Path) -> None:

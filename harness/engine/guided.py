@@ -203,8 +203,7 @@ def apply_masks(logits: Tensor, masks: Tensor) -> Tensor:
     """
     masks = masks.to(logits.device)
     bits = torch.arange(32, dtype=torch.int32, device=logits.device)
-    # [R, min(32 * words, vocab)]
-    allowed = (masks[:, :, None] >> bits & 1).bool().flatten(1)[:, : logits.shape[1]]
-    allowed = torch.nn.functional.pad(allowed, (0, logits.shape[1] - allowed.shape[1]))
+    allowed = (masks[:, :, None] >> bits & 1).bool().flatten(1)  # [R, 32 * words]
+    allowed = torch.nn.functional.pad(allowed, (0, logits.shape[1] - allowed.shape[1]))  # a negative pad cuts
     unconstrained = (masks == UNCONSTRAINED).all(dim=1, keepdim=True)
     return logits.where(allowed | unconstrained, float("-inf"))

@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from harness.rundir import slug
+from harness.rundir import replay, slug
 from harness.scenario import Scenario
 from harness.verdict import Verdict
 
@@ -81,7 +82,7 @@ def page(name: str, reproduction: Reproduction, run: dict[str, Any]) -> str:
         facts=facts,
         strip=strip,
         gauges=gauges,
-        replay=replay,
+        replay=replay_here,
         powers=list(powers(reproduction)),
     )
 
@@ -170,15 +171,9 @@ def strip(scenario: Scenario) -> list[tuple[str, bool, list[Turn | None]]]:
     return rows
 
 
-def replay(scenario: Scenario, variant: str, run: dict[str, Any]) -> str:
-    """The command that runs one cell again, in the directory of the page."""
-    options = {"kernels": "auto", "device": "auto", "state_dtype": "float32"}
-    set_here = [
-        f"--{key.replace('_', '-')} {run[key]}"
-        for key, usual in options.items()
-        if run.get(key, usual) != usual
-    ]
-    return " ".join([f"specharness run {slug(scenario.name)}.json --variant {variant}", *set_here])
+def replay_here(scenario: Scenario, variant: str, run: dict[str, Any]) -> str:
+    """The command that runs one scenario again, from the run's own directory."""
+    return replay(run, Path(f"{slug(scenario.name)}.json"), variant)
 
 
 def _range(values: Any) -> str:

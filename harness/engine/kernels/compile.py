@@ -93,18 +93,20 @@ class Compilations:
         return self.names.count(kernel)
 
     def __enter__(self) -> Compilations:
-        self._before = triton.knobs.runtime.jit_post_compile_hook
-        triton.knobs.runtime.jit_post_compile_hook = self._compiled
+        # not the hooks of triton.knobs.runtime: those cannot print a constexpr that is itself a jit function
+        self._before = triton.knobs.compilation.listener
+        triton.knobs.compilation.listener = self._compiled
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        triton.knobs.runtime.jit_post_compile_hook = self._before
+        triton.knobs.compilation.listener = self._before
 
-    def _compiled(self, **event: Any) -> bool | None:
-        self.names.append(event["fn"].name)
-        return bool(self._before(**event)) if self._before else None
+    def _compiled(self, **event: Any) -> None:
+        self.names.append(event["src"].name)
+        if self._before:
+            self._before(**event)
 
 
 def registry() -> list[Launch]:
