@@ -268,6 +268,11 @@ def test_a_rejection_by_rounding_falls_back_to_the_target_law() -> None:
     assert verify_stochastic(one_hot(3, 1), [3], one_hot(3), generator(), reject) == [3]
 
 
+def test_a_law_that_falls_short_of_one_gives_no_token_without_mass() -> None:
+    short = replace(CORRECT_SAMPLER, bonus_law=lambda p, q: p / 2)
+    assert {verify_stochastic(one_hot(1), [], None, generator(seed), short)[0] for seed in range(50)} == {1}
+
+
 @pytest.mark.parametrize("stochastic", [False, True])
 @pytest.mark.parametrize("position", range(4))
 @pytest.mark.parametrize("with_law", [False, True])
