@@ -227,6 +227,13 @@ def proven(reproduction: Reproduction) -> list[str]:
         for evidence in judgement.evidence
         if evidence.power
     ]
+    lines += [
+        f"{evidence.check} in {r.scenario.name!r} on {name}: {evidence.summary}"
+        for r in reproduction.results
+        for name, judgement in r.judgements.items()
+        for evidence in judgement.evidence
+        if evidence.check in ("padding", "recompile") and evidence.compared
+    ]
     undecided = [
         f"{r.scenario.name} on {name}: " + "; ".join(e.summary for e in j.evidence if e.verdict is j.verdict)
         for r in reproduction.results

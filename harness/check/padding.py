@@ -12,7 +12,6 @@ def show_padding(trace: Trace) -> Evidence:
     real = sum(len(step.rows) for step in padded)
     empty = sum(step.padded_rows for step in padded)
     tokens = sum(step.padded_tokens for step in padded)
-    summary = (
-        f"{len(padded)} steps at a captured size: {real} real rows, {empty} empty rows, {tokens} empty tokens"
-    )
+    missing = f"{-empty} lost" if empty < 0 else f"{empty} empty"
+    summary = f"{len(padded)} steps at a captured size: {real} rows, {missing}; {tokens} empty tokens"
     return Evidence(check="padding", verdict=Verdict.PASS, summary=summary, compared=len(padded))
