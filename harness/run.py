@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.check.diagnose import diagnose
 from harness.check.gauge import Gauges, measure, plain_pair
-from harness.check.grammar import GrammarBook, check_grammar
+from harness.check.grammar import GrammarBook, check_foreign_grammar, check_grammar
 from harness.check.ledger import check_ledger, last_lines
 from harness.check.observe import missing, observe
 from harness.check.padding import show_padding
@@ -77,6 +77,8 @@ class Judge:
             evidence.append(check_recompile(scenario, trace))
         if scenario.capture_sizes:
             evidence.append(show_padding(trace))
+        if foreign := check_foreign_grammar(scenario, trace, self._grammars):
+            evidence.append(foreign)
         observed = observe(scenario, trace)
         if not trace.crash:
             evidence.append(_coverage(scenario, list(missing(scenario, observed))))

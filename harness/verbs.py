@@ -135,8 +135,9 @@ def _reproduce(
         folder=folder, kernels=args.kernels, device=args.device, state_dtype=args.state_dtype
     )
     open_variant = open_target(args.target, options)
-    for variant in variants:
-        open_variant(variant)  # a wrong name must not cost a run
+    targets = [open_variant(variant) for variant in variants]  # a wrong name must not cost a run
+    for what, how in targets[0].setting.items():
+        console.print(f"{what}: {how}", highlight=False, soft_wrap=True)
     setting = {
         "name": name,
         "seed": args.seed,

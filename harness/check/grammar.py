@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from harness.errors import Unsupported
+from harness.oracle.foreign import ForeignGrammar
 from harness.oracle.grammar import GrammarJudge, GrammarOracle, unpack
 from harness.scenario import Grammar, Scenario
 from harness.trace import Coordinate, RowTrace, Trace
@@ -16,17 +18,27 @@ Compile = Callable[[Grammar], GrammarJudge]
 
 
 class GrammarBook:
-    """Compiled grammars of one model folder, by their text."""
+    """Compiled grammars of one model folder, by their text: the oracle's, and those of a foreign library."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._judges: dict[Grammar, GrammarJudge] = {}
+        self._foreign: dict[Grammar, GrammarJudge | None] = {}
 
     def __call__(self, grammar: Grammar) -> GrammarJudge:
         """The judge for a grammar; ScenarioError if it does not compile."""
         if grammar not in self._judges:
             self._judges[grammar] = GrammarOracle.compile(self._folder, grammar.kind, grammar.text)
         return self._judges[grammar]
+
+    def foreign(self, grammar: Grammar) -> GrammarJudge | None:
+        """llguidance's judge for a grammar, ``None`` where it cannot express it."""
+        if grammar not in self._foreign:
+            try:
+                self._foreign[grammar] = ForeignGrammar.compile(self._folder, grammar.kind, grammar.text)
+            except Unsupported:
+                self._foreign[grammar] = None
+        return self._foreign[grammar]
 
 
 def check_grammar(scenario: Scenario, trace: Trace, judge_of: Compile) -> Evidence:
@@ -56,6 +68,31 @@ def check_grammar(scenario: Scenario, trace: Trace, judge_of: Compile) -> Eviden
     return Evidence(
         check="grammar", verdict=verdict, summary=summary, divergences=tuple(found), compared=compared
     )
+
+
+def check_foreign_grammar(scenario: Scenario, trace: Trace, book: GrammarBook) -> Evidence | None:
+    """Whole answers by a second library, since xgrammar is the suspect's own; ``None`` if it can read no grammar here.
+
+    Where the two libraries disagree, nobody is convicted: the verdict is INCONCLUSIVE.
+    """
+    disputed: list[str] = []
+    compared = 0
+    for request in scenario.requests:
+        judge = book.foreign(request.grammar) if request.grammar else None
+        if judge is None or request.grammar is None:
+            continue
+        compared += 1
+        answer = trace.completions[request.id].tokens
+        mine, theirs = book(request.grammar).legal_prefix(answer), judge.legal_prefix(answer)
+        if mine != theirs:
+            disputed.append(
+                f"{request.id}: xgrammar takes {mine} of {len(answer)} tokens, llguidance {theirs}"
+            )
+    if not compared:
+        return None
+    verdict = Verdict.INCONCLUSIVE if disputed else Verdict.PASS
+    summary = "; ".join(disputed) or f"llguidance agrees on {compared} answers"
+    return Evidence(check="foreign grammar", verdict=verdict, summary=summary, compared=compared)
 
 
 def _faults(row: RowTrace, judge: GrammarJudge, history: Sequence[int]) -> Iterator[tuple[str, str]]:

@@ -46,6 +46,14 @@ class EmbeddedTarget:
         """``embedded:`` and the variant."""
         return f"embedded:{self.policy.name}"
 
+    @property
+    def setting(self) -> dict[str, str]:
+        """The kernels and why, the dtype of the states."""
+        return {
+            "kernels": select(self.kernels, self.device).reason,
+            "state dtype": str(self.state_dtype).removeprefix("torch."),
+        }
+
     def run(self, scenario: Scenario, *, reverse_rows: bool = False) -> Trace:
         """Run a scenario; an exception inside the engine is the suspect's crash."""
         return _Run(self, scenario, reverse_rows).trace()
@@ -89,7 +97,6 @@ class _Run:
         self._scenario = scenario
         self._grammars = Grammars(target.loader.vocabulary, target.policy.guide)
         selection = select(target.kernels, target.device)
-        self._reason = selection.reason
         config = target.config(scenario, reverse_rows=reverse_rows)
         counted = scenario.most_compilations is not None
         self._counting = CountingKernels(selection.kernels, target.policy, config.k) if counted else None
@@ -117,7 +124,7 @@ class _Run:
             linear_layers=tuple(self._engine.model.linear_layers),
             crash=crash,
             compilations=self._counting.count() if self._counting else {},
-            notes={"kernels": self._reason, "state_dtype": str(self._target.state_dtype)},
+            notes=self._target.setting,
         )
 
     def _drive(self) -> None:

@@ -35,6 +35,11 @@ class EngineTarget(Protocol):
         """What it can do."""
         ...
 
+    @property
+    def setting(self) -> dict[str, str]:
+        """What was chosen automatically, with the reason: printed, and kept with the run."""
+        ...
+
     def run(self, scenario: Scenario, *, reverse_rows: bool = False) -> Trace:
         """Run to the end. A death of the suspect is a ``Crash`` in the trace, not an exception.
 
