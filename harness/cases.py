@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import CaseError
+from harness.errors import CaseError, HarnessError
 from harness.lab import Lab
+from harness.rundir import slug
 from harness.scenario import Scenario
 from harness.targets.protocols import Capability
 
@@ -71,7 +73,12 @@ def find_root(start: Path | None = None) -> Path:
 
 
 def load_cases(root: Path) -> list[Case]:
-    """Every case under ``root/cases/issues``, by file name."""
+    """Every case under ``root/cases/issues``, by file name; CaseError if there is no such folder."""
+    if not (root / "cases" / "issues").is_dir():
+        raise CaseError(
+            f"saw no folder {root / 'cases' / 'issues'}",
+            hint="pass --cases with the folder that holds cases/",
+        )
     return [
         load_case(path)
         for path in sorted((root / "cases" / "issues").glob("*.py"))
@@ -99,9 +106,30 @@ def load_case(path: Path) -> Case:
         story=(module.__doc__ or "").strip(),
         variants=variants,
         needs=needs,
-        build=declared[0],
+        build=_checked(declared[0], path),
         path=path,
     )
+
+
+def _checked(build: Build, path: Path) -> Build:
+    """``build``, which is user code: what it raises is its own fault, and so are scenarios that share a name."""
+
+    def build_all(lab: Lab) -> list[Scenario]:
+        try:
+            scenarios = list(build(lab))
+        except HarnessError:
+            raise
+        except Exception as error:
+            lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+            where = f"{path}:{lines[-1]}" if lines else str(path)
+            raise CaseError(f"{where}: builds no scenarios: {type(error).__name__}: {error}") from error
+        names = [slug(scenario.name) for scenario in scenarios]
+        if not names or len(set(names)) < len(names):
+            seen = ", ".join(repr(scenario.name) for scenario in scenarios) or "no scenario"
+            raise CaseError(f"{path}: saw {seen}, expected one scenario or more, each with its own name")
+        return scenarios
+
+    return build_all
 
 
 def find_case(cases: list[Case], name: str) -> Case:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness import __version__
 from harness.errors import HarnessError, UsageError
 
 Verb = Callable[[argparse.Namespace], dict[str, Any]]
@@ -68,6 +69,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="specharness",
         description="Recreate, catch and name speculative-decoding faults of hybrid models.",
     )
+    # `--json` may stand before the verb or behind it: behind, its absence must not undo it.
+    parser.add_argument("--json", action="store_true", help="print the JSON line alone")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=_Parser)
 
     repro = verbs.add_parser("repro", help="reproduce an issue: every scenario under every variant")
@@ -87,17 +91,23 @@ def _parser() -> argparse.ArgumentParser:
     log.add_argument("log", type=Path, help="the engine's log, or the part of it with SchedulerOutput(...)")
     log.add_argument("--out", type=Path, help="where to write the scenario (default: beside the log)")
     log.add_argument("--preset", choices=("peaked", "flat"), default="peaked")
-    log.add_argument("--json", action="store_true", help="print the JSON line alone")
+    log.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="print the JSON line alone"
+    )
     log.set_defaults(run=_from_log)
 
     listing = verbs.add_parser("list", help="list what exists")
     listing.add_argument("what", choices=("issues", "variants", "events"))
     listing.add_argument("--cases", type=Path, help="folder that holds cases/ and fixtures/")
-    listing.add_argument("--json", action="store_true", help="print the JSON line alone")
+    listing.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="print the JSON line alone"
+    )
     listing.set_defaults(run=_list)
 
     doctor = verbs.add_parser("doctor", help="what is here, and what is missing for which verb")
-    doctor.add_argument("--json", action="store_true", help="print the JSON line alone")
+    doctor.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="print the JSON line alone"
+    )
     doctor.set_defaults(run=_doctor)
     return parser
 
@@ -134,7 +144,7 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="where run directories go (default: reports/ beside cases/)",
     )
-    add("--json", action="store_true", help="print the JSON line alone")
+    add("--json", action="store_true", default=argparse.SUPPRESS, help="print the JSON line alone")
 
 
 def _repro(args: argparse.Namespace) -> dict[str, Any]:

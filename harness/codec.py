@@ -10,6 +10,7 @@ import dataclasses
 import enum
 import types
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from harness.errors import ScenarioError
@@ -27,6 +28,8 @@ def encode(value: Any) -> Any:
         }
     if isinstance(value, enum.Enum):
         return value.value
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)  # JSON has no number for it
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
@@ -65,6 +68,8 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
     if origin in (dict, Mapping):
         _expect(isinstance(data, dict), data, where, "an object")
         return {key: _decode(args[1], item, f"{where}.{key}") for key, item in data.items()}
+    if kind is float and data in ("inf", "-inf", "nan"):
+        return float(data)
     if kind is float:
         return float(
             _expect(isinstance(data, (int, float)) and not isinstance(data, bool), data, where, "a number")

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 
 class HarnessError(Exception):
-    """Base of the tree. ``hint`` is the next command or step for the reader."""
+    """Base of the tree. ``hint`` is the next command or step for the reader; a class may have one for all."""
 
     exit_code = 3
+    usual_hint: str | None = None
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
-        self.hint = hint
+        self.hint = hint or self.usual_hint
 
     def __str__(self) -> str:
         message = super().__str__()
@@ -38,9 +39,13 @@ class UsageError(HarnessError):
 class ScenarioError(UsageError):
     """A scenario that does not parse, or whose script could not have happened."""
 
+    usual_hint = "correct it; every run directory under reports/ holds legal scenarios to compare with"
+
 
 class ModelError(UsageError):
     """A model folder that is missing, incomplete, or of another family."""
+
+    usual_hint = "pass --model FOLDER with a Qwen3-Next checkpoint, or no --model for a tiny one"
 
 
 class TargetError(UsageError):
@@ -49,6 +54,8 @@ class TargetError(UsageError):
 
 class CaseError(UsageError):
     """An unknown issue, or a case file that does not load."""
+
+    usual_hint = "correct the case file"
 
 
 class Unsupported(HarnessError):

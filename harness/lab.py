@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from harness.errors import CaseError
+from harness.errors import CaseError, ModelError
 from harness.scenario import Grammar, Request, Scenario, Turn
 
 DIGITS = "0123456789"
@@ -104,9 +104,12 @@ class Lab:
     @cached_property
     def conv_dim(self) -> int:
         """D: channels of the convolution, q, k and v together."""
-        config = json.loads((self._folder / "config.json").read_text())
-        keys = config["linear_num_key_heads"] * config["linear_key_head_dim"]
-        return int(2 * keys + config["linear_num_value_heads"] * config["linear_value_head_dim"])
+        config = self._read("config.json")
+        try:
+            keys = config["linear_num_key_heads"] * config["linear_key_head_dim"]
+            return int(2 * keys + config["linear_num_value_heads"] * config["linear_value_head_dim"])
+        except KeyError as missing:
+            raise ModelError(f"{self._folder / 'config.json'}: is no Qwen3-Next: no {missing}") from None
 
     def _write(self, request_id: str, plan: Plan, k: int) -> tuple[Request, tuple[Turn, ...]]:
         turns = [Turn(token=self._token(plan))]
@@ -139,15 +142,22 @@ class Lab:
     @cached_property
     def end_token(self) -> int:
         """The token that ends an answer."""
-        generation = json.loads((self._folder / "generation_config.json").read_text())
-        end = generation["eos_token_id"]
-        return int(end[0] if isinstance(end, list) else end)
+        names = ("generation_config.json", "config.json")
+        found = [self._read(name).get("eos_token_id") for name in names if (self._folder / name).is_file()]
+        ends = [end for end in found if end is not None]
+        if not ends:
+            raise ModelError(f"{self._folder}: neither {' nor '.join(names)} names an eos_token_id")
+        return int(ends[0][0] if isinstance(ends[0], list) else ends[0])
 
     @cached_property
     def _tokenizer(self) -> Any:
         from tokenizers import Tokenizer
 
-        return Tokenizer.from_file(str(self._folder / "tokenizer.json"))
+        path = self._folder / "tokenizer.json"
+        try:
+            return Tokenizer.from_file(str(path))
+        except Exception as error:  # all that the library raises
+            raise ModelError(f"{path}: cannot be read: {error}") from error
 
     @cached_property
     def _ordinary(self) -> list[int]:
@@ -166,6 +176,14 @@ class Lab:
     def _illegal(self) -> int:
         """A token that no digit grammar allows."""
         return self.encode("x")[0]
+
+    def _read(self, name: str) -> dict[str, Any]:
+        path = self._folder / name
+        try:
+            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{path}: cannot be read: {error}") from None
+        return content
 
     def _fixture(self, kind: str, name: str) -> str:
         path = self._fixtures / kind / name

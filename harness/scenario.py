@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -135,7 +136,7 @@ class Scenario:
         """Parse the JSON form; ScenarioError names the place and what was expected."""
         try:
             data: Any = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # numbers of thousands of digits, nested by thousands
             raise ScenarioError(f"{where}: not JSON: {error}") from None
         if not isinstance(data, dict) or data.get("version") != VERSION:
             seen = data.get("version") if isinstance(data, dict) else type(data).__name__
@@ -172,6 +173,17 @@ def _validate(scenario: Scenario) -> None:
             )
         if min(request.prompt) < 0:
             refuse(f"request {request.id!r}: saw a negative token id in the prompt")
+        how = request.sampling
+        if (
+            not 0 <= how.temperature < inf
+            or not 0 < how.top_p <= 1
+            or how.top_k < 0
+            or not 0 <= how.seed < 2**63
+        ):
+            refuse(
+                f"request {request.id!r}: saw {how}, expected a finite temperature from 0 on, top_p in (0, 1], "
+                "top_k from 0 on and a seed from 0 on"
+            )
         if len(request.prompt) >= scenario.max_model_len:
             refuse(
                 f"request {request.id!r}: saw a prompt of {len(request.prompt)} tokens, "

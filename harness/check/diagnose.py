@@ -34,6 +34,8 @@ def diagnose(trace: Trace, reference: Reference, at: Coordinate, threshold: floa
         return None
     layer = trace.linear_layers.index(at.layer)
     seen = _pick(row.state, at.tensor, layer)
+    if not np.isfinite(seen).all():
+        return f"{np.count_nonzero(~np.isfinite(seen))} of {seen.size} numbers are NaN or infinite"
     ranked = sorted(
         (
             Explanation(name=name, residual=_residual(seen, _pick(state, at.tensor, layer)))

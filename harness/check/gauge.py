@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import isfinite, sqrt
 
 import numpy as np
 
@@ -45,8 +45,8 @@ class Gauge:
 
     @property
     def ratio(self) -> float:
-        """Signal over noise."""
-        return self.least_signal / self.least_noise
+        """Signal over noise; 0 where the target's noise is not finite."""
+        return self.least_signal / self.least_noise if isfinite(self.largest_noise) else 0.0
 
     @property
     def decides(self) -> bool:
@@ -112,7 +112,7 @@ def _gauge(noises: Sequence[Array], effects: Sequence[Array]) -> Gauge:
     at = int(best[least])
     return Gauge(
         noise=tuple(noise.tolist()),
-        least_signal=float(visible[least, at] * noise[at]),
+        least_signal=float(effects[least].ravel()[at]),
         least_noise=float(noise[at]),
     )
 

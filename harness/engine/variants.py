@@ -122,5 +122,7 @@ VARIANTS: dict[str, Policy] = {
 def variant(name: str) -> Policy:
     """The policy of this name; UsageError lists what exists."""
     if name not in VARIANTS:
-        raise UsageError(f"saw variant {name!r}, expected one of {', '.join(VARIANTS)}")
+        raise UsageError(
+            f"saw variant {name!r}, expected one of {', '.join(VARIANTS)}", hint="specharness list variants"
+        )
     return VARIANTS[name]

@@ -20,7 +20,7 @@ from harness.engine.recompile import CountingKernels
 from harness.engine.request import EngineRequest, ForcedTurn
 from harness.engine.sampler import SamplingParams
 from harness.engine.variants import variant
-from harness.errors import ScenarioError
+from harness.errors import ScenarioError, UsageError
 from harness.scenario import Request, Scenario
 from harness.targets.protocols import Capability
 from harness.trace import Array, Completion, Crash, LayerState, RowTrace, StepTrace, Trace
@@ -203,7 +203,12 @@ class _Run:
     def _guide(self, request: Request) -> Guide | None:
         if request.grammar is None:
             return None
-        return self._grammars.guide(request.grammar.kind, request.grammar.text)
+        try:
+            return self._grammars.guide(request.grammar.kind, request.grammar.text)
+        except UsageError as error:
+            raise ScenarioError(
+                f"scenario {self._scenario.name!r}, request {request.id!r}: {error}"
+            ) from None
 
 
 def _forced(drafts: Sequence[int], committed: Sequence[int]) -> ForcedTurn:

@@ -24,9 +24,19 @@ class TargetOptions:
 def open_target(name: str, options: TargetOptions) -> Callable[[str], EngineTarget]:
     """A function from a variant's name to the target under it; TargetError lists what exists."""
     if name == "embedded":
+        _has_device(options.device)
         from harness.targets.embedded import under_each_variant
 
         return under_each_variant(
             options.folder, kernels=options.kernels, device=options.device, state_dtype=options.state_dtype
         )
     raise TargetError(f"saw target {name!r}, expected one of: embedded", hint="specharness repro --help")
+
+
+def _has_device(device: str) -> None:
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise TargetError(
+            "saw device cuda, but this torch finds no GPU", hint="specharness doctor, or pass --device cpu"
+        )
