@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import __version__
+from harness.codec import encode
 from harness.errors import HarnessError, UsageError
 
 Verb = Callable[[argparse.Namespace], dict[str, Any]]
@@ -53,7 +54,7 @@ def _told(error: HarnessError) -> dict[str, Any]:
 
 
 def _finish(result: dict[str, Any]) -> int:
-    print(json.dumps(result), flush=True)
+    print(json.dumps(encode(result)), flush=True)  # as JSON has it: no NaN, no Infinity
     return int(result["exit"])
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.check.diagnose import diagnose
-from harness.check.gauge import Gauges, measure, plain_pair
+from harness.check.gauge import Gauges, measure, plain_pair, unmeasured
 from harness.check.grammar import GrammarBook, check_foreign_grammar, check_grammar
 from harness.check.ledger import check_ledger, last_lines
 from harness.check.observe import missing, observe
@@ -54,8 +54,11 @@ class Judge:
     def calibrate(self, target: EngineTarget, scenario: Scenario, trace: Trace) -> Gauges:
         """Noise of the target and signal of the least fault, on the tokens of a trace of this scenario."""
         reference = Reference(self._book, scenario, trace)
-        requests = tuple(scenario.requests[:GAUGED_REQUESTS])
-        histories = {request.id: reference.histories[request.id] for request in requests}
+        histories = {name: reference.known(tokens) for name, tokens in reference.histories.items()}
+        answered = [r for r in scenario.requests if len(histories[r.id]) > len(r.prompt)]
+        if not answered:
+            return unmeasured(self._book.oracle)
+        requests = tuple(answered[:GAUGED_REQUESTS])
         pair = plain_pair(_only(scenario, requests), histories, PIECE)
         first, second = (target.run(plain) for plain in pair)
         used = [(len(request.prompt), histories[request.id]) for request in requests]
@@ -69,7 +72,7 @@ class Judge:
         evidence = [
             *([_crash(trace)] if trace.crash else []),
             *judge_tensors(trace, reference, gauges),
-            check_ledger(scenario, trace),
+            check_ledger(scenario, trace, self._book.oracle.config.vocab_size),
             check_grammar(scenario, trace, self._grammars),
             check_tokens(scenario, trace, reference, self._grammars, gauges.logits),
         ]

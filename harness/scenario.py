@@ -192,7 +192,9 @@ def _validate(scenario: Scenario) -> None:
     for request_id, turns in (scenario.script or {}).items():
         if request_id not in ids:
             refuse(f"the script names request {request_id!r}, expected one of {ids}")
-        if turns and turns[0].drafts:
+        if not turns:
+            refuse(f"script of {request_id!r}: saw no turn, expected at least the one that ends the prompt")
+        if turns[0].drafts:
             refuse(f"script of {request_id!r}: its first turn ends the prompt and cannot have drafts")
         for i, turn in enumerate(turns):
             if not 1 <= turn.accepted <= len(turn.drafts) + 1 or len(turn.drafts) > scenario.k:

@@ -10,11 +10,17 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
+from harness.errors import UsageError
+
 Array = npt.NDArray[Any]
+VERSION = 1
+"""Version of the npz form; a file of another version is refused."""
+_AGAIN = "run the scenario beside it again: specharness run SCENARIO.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -126,15 +132,21 @@ class Trace:
     def save(self, path: Path) -> None:
         """Write one compressed npz: the arrays, and everything else as JSON under the name ``trace``."""
         arrays: dict[str, Array] = {}
-        text = json.dumps(_strip(self, "", arrays))
+        text = json.dumps({"version": VERSION, **_strip(self, "", arrays)})
         np.savez_compressed(path, trace=np.frombuffer(text.encode(), dtype=np.uint8), **arrays)  # type: ignore[arg-type]
 
     @staticmethod
     def load(path: Path) -> Trace:
-        """Read what ``save`` wrote."""
-        with np.load(path) as arrays:
-            data = json.loads(bytes(arrays["trace"]).decode())
-            steps = tuple(_step(step, arrays) for step in data["steps"])
+        """Read what ``save`` wrote; UsageError if the file is no trace, or one of another version."""
+        try:
+            with np.load(path) as arrays:
+                data = json.loads(bytes(arrays["trace"]).decode())
+                version = data.get("version")
+                steps = tuple(_step(step, arrays) for step in data["steps"]) if version == VERSION else ()
+        except (OSError, EOFError, KeyError, TypeError, ValueError, BadZipFile) as error:
+            raise UsageError(f"{path}: is no readable trace: {error}", hint=_AGAIN) from None
+        if version != VERSION:
+            raise UsageError(f"{path}: saw a trace of version {version!r}, expected {VERSION}", hint=_AGAIN)
         return Trace(
             scenario=data["scenario"],
             target=data["target"],

@@ -85,7 +85,7 @@ def _hypotheses(
 
 def _of_rejected_drafts(reference: Reference, row: RowTrace, count: int) -> Iterator[tuple[str, State]]:
     """The row's drafts beyond the accepted ones, folded in one by one."""
-    rejected = row.kept[row.accepted - 1 :] if row.accepted else ()
+    rejected = reference.known(row.kept[row.accepted - 1 :]) if row.accepted else ()
     if not row.prompt_tokens and rejected:
         states = reference.fork(row.request, count, rejected).states
         for j in range(1, len(rejected) + 1):
@@ -126,16 +126,16 @@ def _mixture(
         )
         for index, column in _inputs(trace, reference, name, at.step, layer)
     }
+    columns = row.state.conv[layer]  # [W - 1, D]
+    count, width = row.state.tokens_included, len(columns)
+    expected = [f"{row.request}[{index}]" for index in range(count - width, count)]
     held = []
-    for column in row.state.conv[layer]:  # [D]
-        name, residual = min(
-            ((n, _residual(column, c)) for n, c in library.items()), key=lambda pair: pair[1]
-        )
+    for column, right in zip(columns, expected, strict=True):
+        # equal tokens have equal inputs in the first layer: of several that fit, the right one is meant
+        residual, _, name = min((_residual(column, c), n != right, n) for n, c in library.items())
         if residual > threshold:
             return None
         held.append(name)
-    count, width = row.state.tokens_included, len(held)
-    expected = [f"{row.request}[{index}]" for index in range(count - width, count)]
     return (
         f"tokens of several rows are mixed: the columns hold {' '.join(held)}, expected {' '.join(expected)}"
     )
@@ -152,7 +152,7 @@ def _inputs(
     states = reference.replay(request, also=range(max(count - REACH, 0), count + 1)).states
     for index in range(max(count - REACH, 0), count):
         yield index, states[index + 1].conv[layer][-1]
-    rejected = row.kept[row.accepted - 1 :] if row.accepted and not row.prompt_tokens else ()
+    rejected = reference.known(row.kept[row.accepted - 1 :]) if row.accepted and not row.prompt_tokens else ()
     if rejected:
         fork = reference.fork(request, count, rejected).states
         for j in range(1, len(rejected) + 1):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, sqrt
+from math import inf, isfinite, sqrt
 
 import numpy as np
 
@@ -90,18 +90,31 @@ class Errors:
 def measure(
     oracle: Oracle, pair: tuple[Trace, Trace], histories: Iterable[tuple[int, Sequence[int]]]
 ) -> Gauges:
-    """Gauges from an A/A pair of traces, and from (tokens of the prompt, all tokens) of the same requests."""
+    """Gauges from an A/A pair of traces, and from (tokens of the prompt, all tokens) of the same requests.
+
+    Where there is nothing to measure on, a suspect that died early, the gauges decide nothing.
+    """
     noises = list(_differences(*pair))
     lags = [
         _lag(oracle, tokens, count) for prompt, tokens in histories for count in _places(prompt, len(tokens))
     ]
     if not noises or not lags:
-        raise ValueError("nothing to measure on: no request has an answer of two tokens")
+        return unmeasured(oracle)
     return Gauges(
         conv=_gauge([e.conv for e in noises], [e.conv for e in lags]),
         recurrent=_gauge([e.recurrent for e in noises], [e.recurrent for e in lags]),
         logits=_gauge([np.array([e.logits]) for e in noises], [np.array([e.logits]) for e in lags]),
     )
+
+
+def unmeasured(oracle: Oracle) -> Gauges:
+    """Gauges without a measurement: nothing is known of the noise, so nothing is decided."""
+
+    def blind(coordinates: int) -> Gauge:
+        return Gauge(noise=(inf,) * coordinates, least_signal=0.0, least_noise=inf)
+
+    layers = len(oracle.config.linear_layers)
+    return Gauges(conv=blind(layers), recurrent=blind(layers * oracle.config.value_heads), logits=blind(1))
 
 
 def _gauge(noises: Sequence[Array], effects: Sequence[Array]) -> Gauge:

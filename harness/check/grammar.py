@@ -123,6 +123,8 @@ def _mask_faults(row: RowTrace, judge: GrammarJudge, history: Sequence[int]) -> 
     for i in range(len(row.kept) + 1):
         prefix = [*history, *row.kept[:i]]
         if judge.legal_prefix(prefix) < len(prefix):
+            if row.kept[i - 1] >= 0:  # a refused draft may leave a placeholder, never itself
+                yield "drafts", f"draft {i - 1} of the row, token {row.kept[i - 1]}, is not legal"
             return
         allowed = judge.replay(prefix).allowed()
         masked = unpack(row.mask[i], allowed.size)

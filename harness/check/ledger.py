@@ -63,8 +63,8 @@ def entries(scenario: Scenario, trace: Trace) -> Iterator[Entry]:
             previous[name] = max(row.accepted, 1)
 
 
-def check_ledger(scenario: Scenario, trace: Trace) -> Evidence:
-    """Every count of every row against the ledger."""
+def check_ledger(scenario: Scenario, trace: Trace, vocab_size: int | None = None) -> Evidence:
+    """Every count of every row against the ledger, and every committed token against the vocabulary."""
     found: list[Divergence] = []
     compared = 0
     for entry in entries(scenario, trace):
@@ -81,6 +81,11 @@ def check_ledger(scenario: Scenario, trace: Trace) -> Evidence:
         if entry.row.accepted > len(entry.row.kept) + 1:
             where = Coordinate(step=entry.step, request=entry.request, tensor="num_accepted_tokens")
             message = f"a={entry.row.accepted} exceeds the row's {len(entry.row.kept)} drafts + 1"
+            found.append(Divergence(kind="ledger", at=where, message=message))
+        stray = [t for t in entry.row.committed if t < 0 or (vocab_size is not None and t >= vocab_size)]
+        if stray:
+            where = Coordinate(step=entry.step, request=entry.request, tensor="committed")
+            message = f"token {stray[0]} was committed, and the vocabulary does not have it"
             found.append(Divergence(kind="ledger", at=where, message=message))
     summary = f"{compared} ledger lines, {len(found)} wrong counts"
     verdict = Verdict.FAIL if found else Verdict.PASS if compared else Verdict.INCONCLUSIVE

@@ -43,25 +43,31 @@ class Reference:
                 if row.state is not None:
                     counts[row.request].add(row.state.tokens_included)
         self._counts = {
-            name: {count for count in wanted if 0 <= count <= len(self.histories[name])}
+            name: {count for count in wanted if 0 <= count <= len(self.known(self.histories[name]))}
             for name, wanted in counts.items()
         }
 
+    def known(self, tokens: Sequence[int]) -> Sequence[int]:
+        """The tokens before the first that is not in the vocabulary: a suspect may have committed a placeholder."""
+        size = self._book.oracle.config.vocab_size
+        stray = next((i for i, token in enumerate(tokens) if not 0 <= token < size), len(tokens))
+        return tokens[:stray]
+
     def replay(self, request: str, also: Collection[int] = ()) -> Replay:
-        """The oracle over all of a request's tokens; states at every recorded count, and at ``also``."""
-        history = self.histories[request]
+        """The oracle over all known tokens of a request; states at every recorded count, and at ``also``."""
+        history = self.known(self.histories[request])
         more = {count for count in also if 0 <= count <= len(history)}
         return self._book.replay(history, self._counts[request] | more)
 
     def fork(self, request: str, count: int, tokens: Sequence[int]) -> Replay:
-        """The oracle over the first ``count`` tokens of a request and then ``tokens``, with every state after them."""
+        """The oracle over the first ``count`` tokens of a request and then known ``tokens``, a state after each."""
         fold = self._book.oracle.fold()
         fold.extend(self.histories[request][:count])
         return fold.extend(tokens, keep_states_at=range(count, count + len(tokens) + 1))
 
 
 def accepted_counts(row: RowTrace) -> list[int]:
-    """For each accepted position of a row with logits, the number of tokens that its logits have seen."""
+    """For each accepted position of a row with logits, the number of tokens that its logits should have seen."""
     if row.logits is None:
         return []
     if row.prompt_tokens:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isinf
+
+import numpy as np
 
 from harness.check.distance import conv_error, logits_error, recurrent_error
 from harness.check.gauge import NEAR_TIE, Gauge, Gauges
@@ -30,15 +33,17 @@ def check_logits(trace: Trace, reference: Reference, gauge: Gauge) -> Evidence:
     found: list[Divergence] = []
     compared = 0
     for step, row in _rows(trace):
-        counts = accepted_counts(row)
+        replay = reference.replay(row.request)
+        counts = [count for count in accepted_counts(row) if 1 <= count <= len(replay.logits)]
+        counts = counts[: 0 if row.logits is None else len(row.logits)]
         if row.logits is None or not counts:
             continue
         compared += len(counts)
-        expected = reference.replay(row.request).logits[[count - 1 for count in counts]]  # [a, vocab]
+        expected = replay.logits[[count - 1 for count in counts]]  # [a, vocab]
         errors = logits_error(row.logits[: len(counts)], expected)
         worst_position = int(errors.argmax())
         allowed = float(gauge.thresholds[0])
-        if errors[worst_position] > allowed:
+        if _exceeds(errors[worst_position], allowed):
             where = Coordinate(step=step, request=row.request, tensor="logits")
             message = f"logits after {counts[worst_position]} tokens differ"
             found.append(
@@ -59,10 +64,10 @@ def _state_divergences(
     assert row.state is not None
     count = row.state.tokens_included
     states = reference.replay(row.request).states
-    if count not in states:
+    if count not in states:  # more than there are, or after a token that no vocabulary has
         where = Coordinate(step=step, request=row.request, tensor="tokens_included")
         yield Divergence(
-            kind="ledger", at=where, message=f"the state claims {count} tokens, more than there are"
+            kind="ledger", at=where, message=f"the state claims {count} tokens, which are not there"
         )
         return
     conv = conv_error(row.state.conv, states[count].conv)  # [L]
@@ -70,7 +75,7 @@ def _state_divergences(
     conv_allowed = gauges.conv.thresholds
     recurrent_allowed = gauges.recurrent.thresholds.reshape(recurrent.shape)
     for index, layer in enumerate(trace.linear_layers):
-        if conv[index] > conv_allowed[index]:
+        if _exceeds(conv[index], conv_allowed[index]):
             yield Divergence(
                 kind="state",
                 at=Coordinate(step=step, request=row.request, layer=layer, tensor="conv"),
@@ -78,8 +83,9 @@ def _state_divergences(
                 error=float(conv[index]),
                 threshold=float(conv_allowed[index]),
             )
-        head = int((recurrent[index] / recurrent_allowed[index]).argmax())
-        if recurrent[index, head] > recurrent_allowed[index, head]:
+        with np.errstate(invalid="ignore"):
+            head = int((recurrent[index] / recurrent_allowed[index]).argmax())
+        if _exceeds(recurrent[index, head], recurrent_allowed[index, head]):
             yield Divergence(
                 kind="state",
                 at=Coordinate(step=step, request=row.request, layer=layer, tensor="recurrent", head=head),
@@ -87,6 +93,11 @@ def _state_divergences(
                 error=float(recurrent[index, head]),
                 threshold=float(recurrent_allowed[index, head]),
             )
+
+
+def _exceeds(error: float, allowed: float) -> bool:
+    """Whether an error is too large; NaN and infinities, which count as an infinite error, always are."""
+    return bool(error > allowed or isinf(error))
 
 
 def _evidence(
@@ -98,15 +109,18 @@ def _evidence(
     reference: Reference,
     trace: Trace,
 ) -> Evidence:
+    broken = [divergence.error is not None and isinf(divergence.error) for divergence in found]
     verdicts = [
-        Verdict.NEAR_TIE if _after_router_tie(divergence, trace, reference, gauge) else Verdict.FAIL
-        for divergence in found
+        Verdict.FAIL
+        if never or not _after_router_tie(divergence, trace, reference, gauge)
+        else Verdict.NEAR_TIE
+        for divergence, never in zip(found, broken, strict=True)
     ]
     verdict = worst(verdicts) if found else Verdict.PASS
     summary = f"{compared} {what} compared, {len(found)} differ"
     if not compared:
         verdict, summary = Verdict.INCONCLUSIVE, f"no {what} to compare"
-    elif not gauge.decides:
+    elif not gauge.decides and not any(broken):
         verdict = Verdict.INCONCLUSIVE
         summary += f"; signal is only {gauge.ratio:.1f} times the noise"
     return Evidence(
@@ -122,7 +136,9 @@ def _after_router_tie(divergence: Divergence, trace: Trace, reference: Reference
         if row.request != divergence.at.request or row.routing is None or step > divergence.at.step:
             continue
         used = row.num_computed - (row.prompt_tokens or row.accepted)  # tokens in cache before the step
-        for offset, chosen in enumerate(row.routing[: row.num_computed - used]):
+        for offset, chosen in enumerate(row.routing[: max(row.num_computed - used, 0)]):
+            if not 0 <= used + offset < len(replay.routing):
+                return False
             expected = replay.routing[used + offset]
             for layer in range(len(expected)):
                 if step == divergence.at.step and not logits and layer >= divergence.at.layer:
