@@ -69,10 +69,16 @@ class AttentionLayer:
         places = (blocks[:, :, None] * self.cache.block_size + offsets).flatten(1)[:, :context]  # [B, T]
         position = tokens.context_lens[:, None] + torch.arange(padded.shape[1], device=query.device)  # [B, Q]
         visible = torch.arange(context, device=query.device) <= position[:, :, None]  # [B, Q, T]
+        # What lies behind a row's tokens is another request's past, and 0 * NaN is NaN.
+        behind = torch.arange(context, device=query.device) >= (tokens.context_lens + lengths)[:, None]
+        keys, values = (
+            kept[places].masked_fill(behind[:, :, None, None], 0)
+            for kept in (self.cache.keys, self.cache.values)
+        )
         out = F.scaled_dot_product_attention(
             padded.transpose(1, 2),
-            self.cache.keys[places].transpose(1, 2),
-            self.cache.values[places].transpose(1, 2),
+            keys.transpose(1, 2),
+            values.transpose(1, 2),
             attn_mask=visible[:, None],
             scale=c.head_dim**-0.5,
             enable_gqa=True,

@@ -24,7 +24,10 @@ from harness.engine.policy import Policy
 from harness.engine.request import EngineRequest
 from harness.engine.sampler import Sampler
 from harness.engine.scheduler import ScheduledRow, Scheduler
-from harness.errors import EngineError
+from harness.errors import EngineError, ModelError, UsageError
+
+DRAFTERS = ("mtp", "ngram")
+"""The model's own head; prompt lookup."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +83,18 @@ class Engine:
         self.scheduler = Scheduler(config)
         self._builder = BatchBuilder(config, policy)
         self._sampler = Sampler(decisions=policy.sampler)
-        self._drafter = (
-            MTPDrafter(model, head, config) if head and config.k and config.drafter == "mtp" else None
-        )
+        self._drafter = _mtp_drafter(model, head, config)
+        self._grammar_ends = frozenset(model.config.eos_ids)
         self._finished: list[EngineRequest] = []
 
     def add(self, request: EngineRequest) -> None:
-        """Queue a request."""
+        """Queue a request; UsageError if the model has no room for its prompt and one token more."""
+        length, most = len(request.prompt), self.config.max_model_len
+        if not 0 < length < most:
+            raise UsageError(
+                f"request {request.id}: saw a prompt of {length} tokens, expected 1 to {most - 1} (max_model_len - 1)",
+                hint="shorten the prompt, or raise max_model_len",
+            )
         self.scheduler.add(request)
 
     @torch.inference_mode()
@@ -170,9 +178,30 @@ class Engine:
                     f"but only {len(row.drafts)} drafts are left in its row"
                 )
         else:
-            q = request.draft_probs[: len(row.drafts)] if request.draft_probs is not None else None
-            committed = self._sampler.sample(masked, row.drafts, q, request.sampling, request.generator)
-        return _up_to_the_end(request, committed, self.config.max_model_len)
+            n, laws = len(row.drafts), request.draft_probs
+            committed = self._sampler.sample(
+                masked,
+                row.drafts,
+                None if laws is None else laws[:n],
+                request.sampling,
+                request.generator,
+                refused=laws[n] if laws is not None and row.refused_next else None,
+            )
+        return self._up_to_the_end(request, committed)
+
+    def _up_to_the_end(self, request: EngineRequest, committed: list[int]) -> list[int]:
+        """The tokens up to and with the one that ends the request: an end token, its last allowed one.
+
+        A grammar is over with the end token, whether or not the request ignores it.
+        """
+        ends = request.stop_token_ids | (self._grammar_ends if request.guide else frozenset())
+        room = min(
+            request.max_tokens - request.num_generated, self.config.max_model_len - len(request.tokens)
+        )
+        for i, token in enumerate(committed[:room]):
+            if token in ends:
+                return committed[: i + 1]
+        return committed[:room]
 
     def _commit(self, rows: Sequence[ScheduledRow], results: Sequence[RowResult]) -> None:
         """Add the tokens; the state of a rejected draft is left behind by a alone."""
@@ -246,10 +275,16 @@ class Engine:
         return {}
 
 
-def _up_to_the_end(request: EngineRequest, committed: list[int], max_model_len: int) -> list[int]:
-    """The tokens up to and with the one that ends the request: an end token, its last allowed one."""
-    room = min(request.max_tokens - request.num_generated, max_model_len - len(request.tokens))
-    for i, token in enumerate(committed[:room]):
-        if token in request.stop_token_ids:
-            return committed[: i + 1]
-    return committed[:room]
+def _mtp_drafter(model: HybridModel, head: MTPHead | None, config: EngineConfig) -> MTPDrafter | None:
+    """The drafter that needs a head, if it is asked for; nothing is ever drafted less than asked for in silence."""
+    if config.drafter not in DRAFTERS:
+        raise UsageError(f"saw drafter {config.drafter!r}, expected one of {', '.join(DRAFTERS)}")
+    if config.drafter != "mtp" or not config.k:
+        return None
+    if head is None:
+        others = ", ".join(name for name in DRAFTERS if name != "mtp")
+        raise ModelError(
+            f"drafter mtp with k={config.k} needs an MTP head, and the checkpoint has no mtp.* tensors",
+            hint=f"choose a drafter without a head ({others}), k=0, or a checkpoint that kept its head",
+        )
+    return MTPDrafter(model, head, config)

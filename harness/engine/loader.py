@@ -15,20 +15,20 @@ from harness.engine.linear_layer import LinearCache, LinearLayer, LinearWeights
 from harness.engine.model import Block, HybridModel, MTPHead
 from harness.engine.moe import MoEWeights
 from harness.engine.policy import Policy
+from harness.errors import ModelError
 from harness.models.checkpoint import Checkpoint
 from harness.models.config import FULL, ModelConfig
 
 
 class Loader:
-    """An opened model folder; weights are read when first asked for and then shared by every engine built on them."""
+    """An opened model folder; weights are read when first asked for and then shared by every engine of their dtype."""
 
-    def __init__(self, folder: Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> None:
+    def __init__(self, folder: Path, *, device: str = "cpu") -> None:
         self.folder = folder
         self.checkpoint = Checkpoint.open(folder)
         self.config: ModelConfig = self.checkpoint.config
-        self._dtype = dtype
         self._device = device
-        self._weights: dict[str, torch.Tensor] = {}
+        self._weights: dict[tuple[str, torch.dtype], torch.Tensor] = {}
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -39,26 +39,32 @@ class Loader:
         """The target model with empty caches."""
         return HybridModel(
             config=self.config,
-            embedding=self._get("model.embed_tokens.weight"),
+            embedding=self._get("model.embed_tokens.weight", engine.dtype),
             blocks=tuple(
                 self._block(f"model.layers.{i}.", kind, engine, policy, kernels)
                 for i, kind in enumerate(self.config.layer_types)
             ),
-            norm=self._get("model.norm.weight"),
-            lm_head=self._get("lm_head.weight"),
+            norm=self._get("model.norm.weight", engine.dtype),
+            lm_head=self._get("lm_head.weight", engine.dtype),
         )
 
     def head(self, engine: EngineConfig, policy: Policy, kernels: Kernels) -> MTPHead | None:
-        """The MTP head with an empty cache, ``None`` where the checkpoint holds none."""
+        """The MTP head with an empty cache, ``None`` where the checkpoint holds none; ModelError if it has more layers
+        than the one that was ever published."""
         if not self.config.num_mtp_layers:
             return None
+        if self.config.num_mtp_layers > 1:
+            raise ModelError(
+                f"{self.folder}: its MTP head has {self.config.num_mtp_layers} layers; only 1 is supported",
+                hint="choose another checkpoint",
+            )
         return MTPHead(
             config=self.config,
-            norm_embedding=self._get("mtp.pre_fc_norm_embedding.weight"),
-            norm_hidden=self._get("mtp.pre_fc_norm_hidden.weight"),
-            fc=self._get("mtp.fc.weight"),
+            norm_embedding=self._get("mtp.pre_fc_norm_embedding.weight", engine.dtype),
+            norm_hidden=self._get("mtp.pre_fc_norm_hidden.weight", engine.dtype),
+            fc=self._get("mtp.fc.weight", engine.dtype),
             block=self._block("mtp.layers.0.", FULL, engine, policy, kernels),
-            norm=self._get("mtp.norm.weight"),
+            norm=self._get("mtp.norm.weight", engine.dtype),
         )
 
     def _block(self, prefix: str, kind: str, engine: EngineConfig, policy: Policy, kernels: Kernels) -> Block:
@@ -66,67 +72,70 @@ class Loader:
         if kind == FULL:
             mixer = AttentionLayer(
                 config=self.config,
-                weights=self._attention(f"{prefix}self_attn."),
+                weights=self._attention(f"{prefix}self_attn.", engine.dtype),
                 cache=self._kv_cache(engine),
             )
         else:
             mixer = LinearLayer(
                 config=self.config,
-                weights=self._linear(f"{prefix}linear_attn."),
+                weights=self._linear(f"{prefix}linear_attn.", engine.dtype),
                 cache=self._linear_cache(engine),
                 kernels=kernels,
                 policy=policy,
             )
         return Block(
             mixer=mixer,
-            input_norm=self._get(f"{prefix}input_layernorm.weight"),
-            post_norm=self._get(f"{prefix}post_attention_layernorm.weight"),
-            moe=self._moe(f"{prefix}mlp."),
+            input_norm=self._get(f"{prefix}input_layernorm.weight", engine.dtype),
+            post_norm=self._get(f"{prefix}post_attention_layernorm.weight", engine.dtype),
+            moe=self._moe(f"{prefix}mlp.", engine.dtype),
             config=self.config,
         )
 
-    def _attention(self, prefix: str) -> AttentionWeights:
+    def _attention(self, prefix: str, dtype: torch.dtype) -> AttentionWeights:
         names = ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")
-        return AttentionWeights(**{name: self._get(f"{prefix}{name}.weight") for name in names})
+        return AttentionWeights(**{name: self._get(f"{prefix}{name}.weight", dtype) for name in names})
 
-    def _linear(self, prefix: str) -> LinearWeights:
-        """The checkpoint interleaves per key head: [q | k | v | z] and [b | a], each with its value heads."""
+    def _linear(self, prefix: str, dtype: torch.dtype) -> LinearWeights:
+        """The checkpoint interleaves per key head: [q | k | v | z] and [b | a], each with its value heads.
+
+        Gates stay float32, since exp(A_log) in bf16 is off by a percent (vllm#37810).
+        """
         c = self.config
         group = c.num_value_heads // c.num_key_heads
         values = group * c.value_head_dim
-        qkvz = self._get(f"{prefix}in_proj_qkvz.weight").view(c.num_key_heads, -1, c.hidden_size)
+        qkvz = self._get(f"{prefix}in_proj_qkvz.weight", dtype).view(c.num_key_heads, -1, c.hidden_size)
         q, k, v, z = (
             part.flatten(0, 1) for part in qkvz.split([c.key_head_dim, c.key_head_dim, values, values], dim=1)
         )
-        ba = self._get(f"{prefix}in_proj_ba.weight").view(c.num_key_heads, 2, group, c.hidden_size)
+        ba = self._get(f"{prefix}in_proj_ba.weight", dtype).view(c.num_key_heads, 2, group, c.hidden_size)
         return LinearWeights(
             in_proj_qkv=torch.cat([q, k, v]),
             in_proj_z=z,
             in_proj_b=ba[:, 0].flatten(0, 1),
             in_proj_a=ba[:, 1].flatten(0, 1),
-            conv=self._get(f"{prefix}conv1d.weight").squeeze(1),
+            conv=self._get(f"{prefix}conv1d.weight", dtype).squeeze(1),
             A_log=self._get(f"{prefix}A_log", torch.float32),
             dt_bias=self._get(f"{prefix}dt_bias", torch.float32),
-            norm=self._get(f"{prefix}norm.weight"),
-            out_proj=self._get(f"{prefix}out_proj.weight"),
+            norm=self._get(f"{prefix}norm.weight", dtype),
+            out_proj=self._get(f"{prefix}out_proj.weight", dtype),
         )
 
-    def _moe(self, prefix: str) -> MoEWeights:
-        key = f"{prefix}experts"
-        if f"{key}.gate_up" not in self._weights:
-            gate_up, down = self.checkpoint.experts(prefix)
-            self._weights[f"{key}.gate_up"] = gate_up.to(self._device, self._dtype)
-            self._weights[f"{key}.down"] = down.to(self._device, self._dtype)
+    def _moe(self, prefix: str, dtype: torch.dtype) -> MoEWeights:
+        gate_up, down = (f"{prefix}experts.gate_up", dtype), (f"{prefix}experts.down", dtype)
+        if gate_up not in self._weights:
+            stacked = self.checkpoint.experts(prefix)
+            self._weights[gate_up] = stacked.gate_up.to(self._device, dtype)
+            self._weights[down] = stacked.down.to(self._device, dtype)
         shared = f"{prefix}shared_expert."
         return MoEWeights(
-            router=self._get(f"{prefix}gate.weight"),
-            gate_up=self._weights[f"{key}.gate_up"],
-            down=self._weights[f"{key}.down"],
+            router=self._get(f"{prefix}gate.weight", dtype),
+            gate_up=self._weights[gate_up],
+            down=self._weights[down],
             shared_gate_up=torch.cat(
-                [self._get(f"{shared}gate_proj.weight"), self._get(f"{shared}up_proj.weight")]
+                [self._get(f"{shared}gate_proj.weight", dtype), self._get(f"{shared}up_proj.weight", dtype)]
             ),
-            shared_down=self._get(f"{shared}down_proj.weight"),
-            shared_gate=self._get(f"{prefix}shared_expert_gate.weight"),
+            shared_down=self._get(f"{shared}down_proj.weight", dtype),
+            shared_gate=self._get(f"{prefix}shared_expert_gate.weight", dtype),
         )
 
     def _linear_cache(self, engine: EngineConfig) -> LinearCache:
@@ -157,8 +166,8 @@ class Loader:
             block_size=engine.block_size,
         )
 
-    def _get(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """A weight in the engine's dtype; gates stay float32, since exp(A_log) in bf16 is off by a percent (#37810)."""
-        if name not in self._weights:
-            self._weights[name] = self.checkpoint.tensor(name).to(self._device, dtype or self._dtype)
-        return self._weights[name]
+    def _get(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """A weight on the device, in this dtype."""
+        if (name, dtype) not in self._weights:
+            self._weights[name, dtype] = self.checkpoint.tensor(name).to(self._device, dtype)
+        return self._weights[name, dtype]

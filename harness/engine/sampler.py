@@ -9,6 +9,10 @@ and ``n`` drafts; the target gives ``n + 1`` laws ``p``, of which the last is fo
 
 A draft without a law (argmax or prompt lookup) has a point mass for ``q``. A placeholder was never drafted, so
 its ``q`` is zero everywhere: it cannot be accepted, and its recovered token comes from ``p_i`` itself.
+
+A draft that was drawn and then refused by the grammar is not in the row, but it counts as rejected: its place was
+chosen by chance, and a plain draw from ``p_n`` would give what the grammar allows and the drafter likes a second
+chance. So the token behind the kept drafts is then a recovered one.
 """
 
 from __future__ import annotations
@@ -73,6 +77,11 @@ def residual_law(p: Tensor, q: Tensor) -> Tensor:
     return excess / mass if mass > 0.0 else p
 
 
+def refused_law(p: Tensor, q: Tensor) -> Tensor:
+    """[vocab] laws where the grammar refused the draft that was drawn -> [vocab] law of the token in its place."""
+    return residual_law(p, q)
+
+
 def bonus_law(p: Tensor, q: Tensor | None) -> Tensor:
     """[vocab] target law behind all drafts, the last draft's law (None without drafts) -> the bonus token's law."""
     return p
@@ -85,6 +94,7 @@ class SamplerDecisions:
     is_draft: Callable[[Tensor], Tensor] = is_draft
     acceptance: Callable[[Tensor, Tensor], Tensor] = acceptance
     residual_law: Callable[[Tensor, Tensor], Tensor] = residual_law
+    refused_law: Callable[[Tensor, Tensor], Tensor] = refused_law
     bonus_law: Callable[[Tensor, Tensor | None], Tensor] = bonus_law
 
 
@@ -141,9 +151,11 @@ def verify_stochastic(
     q: Tensor | None,
     generator: torch.Generator,
     decisions: SamplerDecisions = CORRECT_SAMPLER,
+    refused: Tensor | None = None,
 ) -> list[int]:
     """[n + 1, vocab] target laws, n drafts and their [n, vocab] laws (None: point masses) -> 1 to n + 1 tokens.
 
+    ``refused`` is the [vocab] law of a draft behind them that was drawn, but that the grammar did not let into the row.
     Draws n + 1 uniforms whatever happens to the drafts: n for acceptance, one for the last token.
 
     Raises:
@@ -158,6 +170,8 @@ def verify_stochastic(
     accepted = _count_accepted(p, drafts, q, u[:n], decisions)
     if accepted < n:
         law = decisions.residual_law(p[accepted], _draft_law(p, drafts, q, accepted))
+    elif refused is not None:
+        law = decisions.refused_law(p[n], refused)
     else:
         law = decisions.bonus_law(p[n], _draft_law(p, drafts, q, n - 1) if n else None)
     return [*drafts[:accepted], _draw(law, float(u[n]))]
@@ -183,11 +197,15 @@ class Sampler:
         q: Tensor | None,
         params: SamplingParams,
         generator: torch.Generator,
+        refused: Tensor | None = None,
     ) -> list[int]:
-        """A request's [n + 1, vocab] block of masked logits -> 1 to n + 1 committed tokens."""
+        """A request's [n + 1, vocab] block of masked logits -> 1 to n + 1 committed tokens.
+
+        ``refused``: see ``verify_stochastic``.
+        """
         if params.is_greedy:
             return verify_greedy(logits, drafts)
-        return verify_stochastic(target_probs(logits, params), drafts, q, generator, self.decisions)
+        return verify_stochastic(target_probs(logits, params), drafts, q, generator, self.decisions, refused)
 
 
 def _count_accepted(

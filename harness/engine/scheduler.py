@@ -16,13 +16,17 @@ from harness.engine.request import EngineRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledRow:
-    """One request's tokens in one step: a piece of its prompt, or its last token and the drafts that were kept."""
+    """One request's tokens in one step: a piece of its prompt, or its last token and the drafts that were kept.
+
+    ``refused_next``: the step had room for one more draft, and there was one, but the grammar had refused it.
+    """
 
     request: EngineRequest
     input_ids: list[int]
     drafts: list[int]
     start: int  # tokens of the request that are in cache already
     in_prompt: bool
+    refused_next: bool = False
 
     @property
     def ends_prompt(self) -> bool:
@@ -83,14 +87,17 @@ class Scheduler:
     def _row(self, request: EngineRequest, budget: int) -> ScheduledRow:
         start = request.num_computed
         if request.in_prompt:
-            drafts: list[int] = []
             input_ids = list(request.prompt[start : start + budget])
-        else:
-            room = min(budget, self._config.max_model_len - 1 - start) - 1
-            drafts = request.drafts[: max(room, 0)]
-            input_ids = [request.tokens[-1], *drafts]
+            return ScheduledRow(request=request, input_ids=input_ids, drafts=[], start=start, in_prompt=True)
+        room = max(min(budget, self._config.max_model_len - 1 - start) - 1, 0)
+        drafts = request.drafts[:room]
         return ScheduledRow(
-            request=request, input_ids=input_ids, drafts=drafts, start=start, in_prompt=request.in_prompt
+            request=request,
+            input_ids=[request.tokens[-1], *drafts],
+            drafts=drafts,
+            start=start,
+            in_prompt=False,
+            refused_next=len(drafts) < min(room, len(request.proposed)),
         )
 
     def _reserve_blocks(self, row: ScheduledRow) -> None:
