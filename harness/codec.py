@@ -68,12 +68,14 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
     if origin in (dict, Mapping):
         _expect(isinstance(data, dict), data, where, "an object")
         return {key: _decode(args[1], item, f"{where}.{key}") for key, item in data.items()}
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        values = [member.value for member in kind]
+        return kind(_expect(data in values, data, where, f"one of {', '.join(map(repr, values))}"))
     if kind is float and data in ("inf", "-inf", "nan"):
         return float(data)
     if kind is float:
-        return float(
-            _expect(isinstance(data, (int, float)) and not isinstance(data, bool), data, where, "a number")
-        )
+        number = isinstance(data, (int, float)) and not isinstance(data, bool) and -1e308 < data < 1e308
+        return float(_expect(number, data, where, "a number"))
     right_type = isinstance(data, kind) and (kind is bool or not isinstance(data, bool))
     return _expect(right_type, data, where, f"a value of type {kind.__name__}")
 
