@@ -88,7 +88,7 @@ class Judge:
         first = first_divergence(evidence)
         if first and first.kind == "state" and first.threshold is not None:
             named = diagnose(trace, reference, first.at, first.threshold)
-            first = replace(first, diagnosis=named)
+            first = replace(first, diagnosis=named.words, cause=named.cause) if named else first
         return Judgement(
             scenario=scenario.name,
             target=trace.target,

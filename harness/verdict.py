@@ -50,6 +50,7 @@ class Divergence:
     error: float | None = None
     threshold: float | None = None
     diagnosis: str | None = None
+    cause: str | None = None  # class of the diagnosis, as check/hypotheses.py names it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

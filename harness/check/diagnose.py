@@ -1,6 +1,6 @@
 """Name the mistake: a wrong state is held against states that known mistakes would have left.
 
-Every hypothesis is built from the reference; nothing here knows which fault, if any, was injected.
+Nothing here knows which fault, if any, was injected.
 """
 
 from __future__ import annotations
@@ -11,111 +11,47 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.check.distance import relative_rms
+from harness.check.hypotheses import REACH, Hypothesis, Scene, hypotheses
 from harness.check.reference import Reference
-from harness.oracle.model import State
 from harness.trace import Array, Coordinate, LayerState, RowTrace, Trace
-
-REACH = 8
-"""How many tokens a lag or a lead is looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """A hypothesis, and how much of the wrong tensor it leaves unexplained (relative RMS)."""
+class Diagnosis:
+    """The class of the mistake (``None``: none fits) and how it reads, with the next best explanation."""
 
-    name: str
-    residual: float
+    cause: str | None
+    words: str
 
 
-def diagnose(trace: Trace, reference: Reference, at: Coordinate, threshold: float) -> str | None:
-    """The best explanation of a wrong state in words, with the next best; ``None`` if nothing fits."""
+def diagnose(trace: Trace, reference: Reference, at: Coordinate, threshold: float) -> Diagnosis | None:
+    """The best explanation of a wrong state; ``None`` where the coordinate names no state."""
     row = _row(trace, at)
     if row is None or row.state is None or at.layer < 0:
         return None
     layer = trace.linear_layers.index(at.layer)
     seen = _pick(row.state, at.tensor, layer)
     if not np.isfinite(seen).all():
-        return f"{np.count_nonzero(~np.isfinite(seen))} of {seen.size} numbers are NaN or infinite"
+        words = f"{np.count_nonzero(~np.isfinite(seen))} of {seen.size} numbers are NaN or infinite"
+        return Diagnosis(cause="not finite", words=words)
+    scene = Scene(trace=trace, reference=reference, step=at.step, row=row)
     ranked = sorted(
-        (
-            Explanation(name=name, residual=_residual(seen, _pick(state, at.tensor, layer)))
-            for name, state in _hypotheses(trace, reference, row, at)
-        ),
-        key=lambda explanation: explanation.residual,
+        ((_residual(seen, _pick(h, at.tensor, layer)), i, h) for i, h in enumerate(hypotheses(scene))),
+        key=lambda entry: entry[:2],
     )
-    best = ranked[0]
-    if best.residual > threshold:
+    residual, _, best = ranked[0]
+    if residual > threshold:
         mixture = _mixture(trace, reference, row, at, threshold) if at.tensor == "conv" else None
-        if mixture:
-            return mixture
-        return f"no known mistake fits; nearest: {best.name} (residual {best.residual:.2g})"
-    other = next((e for e in ranked[1:] if e.name != best.name), None)
-    beside = f"; next best: {other.name} ({other.residual:.2g})" if other else ""
-    return f"{best.name} (residual {best.residual:.2g}{beside})"
-
-
-def _hypotheses(
-    trace: Trace, reference: Reference, row: RowTrace, at: Coordinate
-) -> Iterator[tuple[str, State | LayerState]]:
-    assert row.state is not None
-    count = row.state.tokens_included
-    around = range(max(count - REACH, 0), count + REACH + 1)
-    states = reference.replay(row.request, also=around).states
-    for other in around:
-        if other in states and other != count:
-            verb = "lags by" if other < count else "leads by"
-            yield (
-                f"the state {verb} {abs(other - count)} token{'s' * (abs(other - count) > 1)}",
-                states[other],
-            )
-    zeros = State(conv=np.zeros_like(states[count].conv), recurrent=np.zeros_like(states[count].recurrent))
-    yield "the state is zero", zeros
-    yield from _of_rejected_drafts(reference, row, count)
-    yield from _of_lost_tokens(trace, reference, row, at)
-    for step in trace.steps:
-        for stranger in step.rows:
-            if stranger.request != row.request and stranger.state is not None and step.index == at.step:
-                foreign = reference.replay(stranger.request).states
-                if stranger.state.tokens_included in foreign:
-                    yield (
-                        f"the state belongs to request {stranger.request}",
-                        foreign[stranger.state.tokens_included],
-                    )
-
-
-def _of_rejected_drafts(reference: Reference, row: RowTrace, count: int) -> Iterator[tuple[str, State]]:
-    """The row's drafts beyond the accepted ones, folded in one by one."""
-    rejected = reference.known(row.kept[row.accepted - 1 :]) if row.accepted else ()
-    if not row.prompt_tokens and rejected:
-        states = reference.fork(row.request, count, rejected).states
-        for j in range(1, len(rejected) + 1):
-            yield f"the state includes {j} rejected draft{'s' * (j > 1)}", states[count + j]
-
-
-def _of_lost_tokens(
-    trace: Trace, reference: Reference, row: RowTrace, at: Coordinate
-) -> Iterator[tuple[str, State]]:
-    """The row started from a state that lagged: the tokens accepted last are missing, this row's are there.
-
-    Only the recurrence of the first linear layer can be told exactly: deeper inputs depend on its output. The history
-    is folded without the lost tokens, which changes no input of the first layer but their own.
-    """
-    if row.prompt_tokens:
-        return
-    start = row.num_computed - row.accepted
-    history = reference.histories[row.request]
-    for lost in range(1, row.previous_accepted):
-        kept = [*history[: start - lost], *history[start : row.num_computed]]
-        fold = reference.fork(row.request, start - lost, history[start : row.num_computed])
-        yield (
-            f"the state lost the last {lost} accepted token{'s' * (lost > 1)} before this step",
-            fold.states[len(kept)],
-        )
+        words = f"no known mistake fits; nearest: {best.words} (residual {residual:.2g})"
+        return mixture or Diagnosis(cause=None, words=words)
+    other = next((e for e in ranked[1:] if e[2].cause != best.cause), None)
+    beside = f"; next best: {other[2].words} ({other[0]:.2g})" if other else ""
+    return Diagnosis(cause=best.cause, words=f"{best.words} (residual {residual:.2g}{beside})")
 
 
 def _mixture(
     trace: Trace, reference: Reference, row: RowTrace, at: Coordinate, threshold: float
-) -> str | None:
+) -> Diagnosis | None:
     """A convolution history whose columns are inputs of several requests' tokens: which column holds whose."""
     assert row.state is not None
     layer = trace.linear_layers.index(at.layer)
@@ -136,9 +72,10 @@ def _mixture(
         if residual > threshold:
             return None
         held.append(name)
-    return (
+    words = (
         f"tokens of several rows are mixed: the columns hold {' '.join(held)}, expected {' '.join(expected)}"
     )
+    return Diagnosis(cause="rows mixed", words=words)
 
 
 def _inputs(
@@ -166,7 +103,7 @@ def _row(trace: Trace, at: Coordinate) -> RowTrace | None:
     return next(rows, None)
 
 
-def _pick(state: State | LayerState, tensor: str, layer: int) -> Array:
+def _pick(state: Hypothesis | LayerState, tensor: str, layer: int) -> Array:
     picked: Array = state.conv[layer] if tensor == "conv" else state.recurrent[layer]
     return picked
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from harness.oracle.model import Oracle, Replay
+from harness.oracle.model import Oracle, Replay, State
 from harness.scenario import Scenario
 from harness.trace import RowTrace, Trace
 
@@ -64,6 +64,23 @@ class Reference:
         fold = self._book.oracle.fold()
         fold.extend(self.histories[request][:count])
         return fold.extend(tokens, keep_states_at=range(count, count + len(tokens) + 1))
+
+    def from_empty(self, request: str, count: int, tokens: Sequence[int]) -> State:
+        """The state after ``tokens`` where the linear layers had forgotten the first ``count`` tokens."""
+        return self._after(self._book.oracle.fold().state(), request, count, tokens)
+
+    def from_stranger(self, owner: str, age: int, request: str, count: int, tokens: Sequence[int]) -> State:
+        """The same, where they held the state of ``owner`` after ``age`` tokens instead."""
+        fold = self._book.oracle.fold()
+        fold.extend(self.histories[owner][:age])
+        return self._after(fold.state(), request, count, tokens)
+
+    def _after(self, state: State, request: str, count: int, tokens: Sequence[int]) -> State:
+        fold = self._book.oracle.fold()
+        fold.extend(self.histories[request][:count])
+        changed = fold.with_state(state)
+        changed.extend(tokens)
+        return changed.state()
 
 
 def accepted_counts(row: RowTrace) -> list[int]:
