@@ -140,26 +140,29 @@ class Trace:
         """Read what ``save`` wrote; UsageError if the file is no trace, or one of another version."""
         try:
             with np.load(path) as arrays:
-                data = json.loads(bytes(arrays["trace"]).decode())
-                version = data.get("version")
-                steps = tuple(_step(step, arrays) for step in data["steps"]) if version == VERSION else ()
-        except (OSError, EOFError, KeyError, TypeError, ValueError, BadZipFile) as error:
+                return _trace(json.loads(bytes(arrays["trace"]).decode()), arrays, path)
+        except (AttributeError, EOFError, KeyError, OSError, TypeError, ValueError, BadZipFile) as error:
             raise UsageError(f"{path}: is no readable trace: {error}", hint=_AGAIN) from None
-        if version != VERSION:
-            raise UsageError(f"{path}: saw a trace of version {version!r}, expected {VERSION}", hint=_AGAIN)
-        return Trace(
-            scenario=data["scenario"],
-            target=data["target"],
-            steps=steps,
-            completions={
-                name: Completion(tokens=tuple(done["tokens"]), finish_reason=done["finish_reason"])
-                for name, done in data["completions"].items()
-            },
-            linear_layers=tuple(data["linear_layers"]),
-            crash=Crash(**data["crash"]) if data["crash"] else None,
-            compilations=data["compilations"],
-            notes=data["notes"],
+
+
+def _trace(data: dict[str, Any], arrays: Any, path: Path) -> Trace:
+    if data.get("version") != VERSION:
+        raise UsageError(
+            f"{path}: saw a trace of version {data.get('version')!r}, expected {VERSION}", hint=_AGAIN
         )
+    return Trace(
+        scenario=data["scenario"],
+        target=data["target"],
+        steps=tuple(_step(step, arrays) for step in data["steps"]),
+        completions={
+            name: Completion(tokens=tuple(done["tokens"]), finish_reason=done["finish_reason"])
+            for name, done in data["completions"].items()
+        },
+        linear_layers=tuple(data["linear_layers"]),
+        crash=Crash(**data["crash"]) if data["crash"] else None,
+        compilations=data["compilations"],
+        notes=data["notes"],
+    )
 
 
 def _strip(value: Any, name: str, arrays: dict[str, Array]) -> Any:
