@@ -30,12 +30,17 @@ class SpecRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainRows:
-    """The rows that live in column 0: ``state_indices`` is a strided view, as in a real block table."""
+    """The rows that live in column 0 of their slots."""
 
     query_start_loc: torch.Tensor  # [R + 1]
-    state_indices: torch.Tensor  # [R]
+    slots: torch.Tensor  # [R, k + 1]
     has_initial_state: torch.Tensor  # [R] bool
     has_prompt: bool
+
+    @property
+    def state_indices(self) -> torch.Tensor:
+        """Column 0, ``[R]``: a strided view, as of a real block table."""
+        return self.slots[:, 0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +120,7 @@ class BatchBuilder:
     def _plain(self, rows: Sequence[ScheduledRow]) -> PlainRows:
         return PlainRows(
             query_start_loc=boundaries([len(row.input_ids) for row in rows], self._config.device),
-            state_indices=self._int([row.request.slots for row in rows])[:, 0],
+            slots=self._int([row.request.slots for row in rows]),
             has_initial_state=self._bool([row.start > 0 for row in rows]),
             has_prompt=any(row.in_prompt for row in rows),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
@@ -23,8 +24,11 @@ from harness.models.config import FULL, ModelConfig
 class Loader:
     """An opened model folder; weights are read when first asked for and then shared by every engine of their dtype."""
 
-    def __init__(self, folder: Path, *, device: str = "cpu") -> None:
+    def __init__(
+        self, folder: Path, *, device: str = "cpu", linear_layer: Callable[..., LinearLayer] = LinearLayer
+    ) -> None:
         self.folder = folder
+        self._linear_layer = linear_layer
         self.checkpoint = Checkpoint.open(folder)
         self.config: ModelConfig = self.checkpoint.config
         self._device = device
@@ -76,7 +80,7 @@ class Loader:
                 cache=self._kv_cache(engine),
             )
         else:
-            mixer = LinearLayer(
+            mixer = self._linear_layer(
                 config=self.config,
                 weights=self._linear(f"{prefix}linear_attn.", engine.dtype),
                 cache=self._linear_cache(engine),
