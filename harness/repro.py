@@ -111,15 +111,14 @@ def _scenario(
 ) -> Result:
     """The reference variant runs first: noise and signal are measured on its tokens."""
     run_dir.write_scenario(scenario)
-    done = {name: cell for name in variants if (cell := run_dir.cell(scenario.name, name))}
     saved = run_dir.run.setdefault("gauges", {}).get(scenario.name)
-    if saved and len(done) == len(variants):
-        judgements = {name: decode(Judgement, cell, scenario.name) for name, cell in done.items()}
-        return Result(scenario=scenario, gauges=decode(Gauges, saved, scenario.name), judgements=judgements)
-    gauges: Gauges | None = None
+    gauges = decode(Gauges, saved, scenario.name) if saved else None
     reference: Trace | None = None
     judgements = {}
     for name in variants:
+        if gauges and (cell := run_dir.cell(scenario.name, name)):
+            judgements[name] = decode(Judgement, cell, f"{scenario.name}, {name}")
+            continue
         progress(scenario.name, name)
         target = open_variant(name)
         trace = target.run(scenario)
@@ -129,6 +128,8 @@ def _scenario(
         if name == REFERENCE_VARIANT:
             reference = trace
         judgement = judge.judge(scenario, trace, gauges, scenario.documented.get(name))
+        if reference is None and judgement.hit and not scenario.forced and REFERENCE_VARIANT in judgements:
+            reference = open_variant(REFERENCE_VARIANT).run(scenario)  # its cell was recorded before a resume
         judgement = _with_power(judgement, trace, reference)
         judgements[name] = judgement
         if judgement.verdict is Verdict.FAIL:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -25,7 +26,11 @@ class RunDir:
     def create(reports: Path, name: str, run: dict[str, Any]) -> RunDir:
         """A new directory under ``reports``; UsageError if it cannot be written."""
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        path = reports / f"{name}-{stamp}-{os.getpid()}"
+        first = path = reports / f"{name}-{stamp}-{os.getpid()}"
+        for number in itertools.count(2):
+            if not path.exists():
+                break
+            path = first.with_name(f"{first.name}-{number}")  # two runs of one process in one second
         try:
             path.mkdir(parents=True)
         except OSError as error:
@@ -42,7 +47,9 @@ class RunDir:
         """A directory that a run left; UsageError if there is none."""
         try:
             run = json.loads((path / "run.json").read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError) as error:
+            if not isinstance(run, dict):
+                raise ValueError(f"saw {type(run).__name__}, expected an object")
+        except (OSError, ValueError, RecursionError) as error:
             raise UsageError(f"{path}: holds no readable run.json: {error}", hint="ls reports/") from None
         return RunDir(path, run)
 

@@ -176,7 +176,8 @@ def test_the_least_coordinate_is_the_earliest() -> None:
         Coordinate(step=1, layer=1, tensor="conv", request="r0"),
         Coordinate(step=2),
     ]
-    assert sorted(in_order[::-1]) == in_order
+    backwards = in_order[::-1]
+    assert sorted(backwards) == in_order
 
 
 def test_a_coordinate_says_only_what_is_known() -> None:
