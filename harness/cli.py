@@ -20,14 +20,17 @@ from harness.codec import encode
 from harness.errors import HarnessError, UsageError
 
 Verb = Callable[[argparse.Namespace], dict[str, Any]]
+ABOVE = {2: 128, 3: 129}
+"""Exit codes of usage and internal errors under ``--bisect``."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb; returns the exit code (0 pass, 1 fail, 2 usage, 3 internal error, 125 undecided)."""
+    bisects = "--bisect" in (sys.argv[1:] if argv is None else argv)
     try:
         args = _parser().parse_args(argv)
     except UsageError as error:
-        return _finish({"verb": None, **_told(error)})
+        return _finish({"verb": None, **_told(error)}, bisects)
     except SystemExit as request:  # --help and --version
         return int(request.code or 0)
     verb: Verb = args.run
@@ -44,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         print("this is a fault of specharness itself: please report it with the lines above", file=sys.stderr)
         result = {"verb": args.verb, "error": f"{type(error).__name__}: {error}", "exit": 3}
-    return _finish(result)
+    return _finish(result, bisects)
 
 
 def _told(error: HarnessError) -> dict[str, Any]:
@@ -53,7 +56,10 @@ def _told(error: HarnessError) -> dict[str, Any]:
     return {"error": str(error), "exit": error.exit_code}
 
 
-def _finish(result: dict[str, Any]) -> int:
+def _finish(result: dict[str, Any], bisects: bool = False) -> int:
+    """The JSON line. ``git bisect run`` takes 1 to 127 for a bad commit: what says nothing of it must be above."""
+    if bisects and result["exit"] in ABOVE:
+        result = {**result, "exit": ABOVE[result["exit"]]}
     print(json.dumps(encode(result)), flush=True)  # as JSON has it: no NaN, no Infinity
     return int(result["exit"])
 
@@ -80,6 +86,11 @@ def _parser() -> argparse.ArgumentParser:
     repro.add_argument(
         "--resume", type=Path, metavar="RUN_DIR", help="go on where an interrupted run stopped"
     )
+    repro.add_argument(
+        "--bisect",
+        action="store_true",
+        help="exit as git bisect run wants it: 0 good, 1 bad, 125 skip, 128 and more to stop",
+    )
     repro.set_defaults(run=_repro)
 
     run = verbs.add_parser("run", help="run and judge one scenario file")
@@ -96,6 +107,23 @@ def _parser() -> argparse.ArgumentParser:
         "--json", action="store_true", default=argparse.SUPPRESS, help="print the JSON line alone"
     )
     log.set_defaults(run=_from_log)
+
+    bisect = verbs.add_parser("bisect", help="find the release that broke or repaired what an issue shows")
+    bisect.add_argument("issue", help="24881, vllm#24881 or PR24957")
+    bisect.add_argument(
+        "--good", required=True, metavar="RELEASE", help="a release of vLLM that is right, 0.11.0"
+    )
+    bisect.add_argument(
+        "--bad", required=True, metavar="RELEASE", help="a release that is wrong, older or newer"
+    )
+    bisect.set_defaults(run=_bisect)
+
+    table = verbs.add_parser("upstream-table", help="what released engines do: release x scenario x suspect")
+    table.add_argument("--issues", action="append", metavar="ISSUE", help="only this issue; may be repeated")
+    table.add_argument("--out", type=Path, metavar="FILE", help="default: reports/baselines/upstream.md")
+    table.set_defaults(run=_upstream_table)
+    for verb in (bisect, table):
+        _add_releases(verb)
 
     listing = verbs.add_parser("list", help="list what exists")
     listing.add_argument("what", choices=("issues", "variants", "events"))
@@ -148,6 +176,23 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", default=argparse.SUPPRESS, help="print the JSON line alone")
 
 
+def _add_releases(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--releases", action="append", metavar="RELEASE", help="only this release; may be repeated")
+    add("--scenario", action="append", metavar="NAME", help="only scenarios that begin so; may be repeated")
+    add("--seed", type=int, default=0, help="seed of everything random (default 0)")
+    add(
+        "--preset",
+        choices=("peaked", "flat"),
+        default="peaked",
+        help="the tiny model to use (default peaked)",
+    )
+    add("--cases", type=Path, metavar="FOLDER", help="folder that holds cases/ and fixtures/")
+    add("--reports", type=Path, metavar="FOLDER", help="where run directories go")
+    add("--resume", type=Path, metavar="RUN_DIR", help="go on where an interrupted run stopped")
+    add("--json", action="store_true", default=argparse.SUPPRESS, help="print the JSON line alone")
+
+
 def _repro(args: argparse.Namespace) -> dict[str, Any]:
     _prepare(args)
     from harness.verbs import repro
@@ -160,6 +205,20 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
     from harness.verbs import run
 
     return run(args)
+
+
+def _bisect(args: argparse.Namespace) -> dict[str, Any]:
+    _on_one_thread()
+    from harness.upstream_verbs import bisection
+
+    return bisection(args)
+
+
+def _upstream_table(args: argparse.Namespace) -> dict[str, Any]:
+    _on_one_thread()
+    from harness.upstream_verbs import table
+
+    return table(args)
 
 
 def _from_log(args: argparse.Namespace) -> dict[str, Any]:
@@ -191,11 +250,14 @@ def _prepare(args: argparse.Namespace) -> None:
         args.device = "cuda" if find_gpus()[0] else "cpu"
     if args.device == "cpu" and args.kernels == "triton":
         os.environ["TRITON_INTERPRET"] = "1"
-    if (
-        args.model is None
-    ):  # a tiny model's operations are too short to share: threads would only wait for each other
-        for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-            os.environ.setdefault(threads, "1")
+    if args.model is None:
+        _on_one_thread()
+
+
+def _on_one_thread() -> None:
+    """A tiny model's operations are too short to share: threads would only wait for each other."""
+    for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(threads, "1")
 
 
 if __name__ == "__main__":

@@ -41,17 +41,21 @@ class Row:
     @property
     def writes(self) -> dict[int, int]:
         """Which of its tokens must leave its state in which slot: every one of a verify row, the last of a prompt."""
-        return {self.tokens - 1: self.slots[0]} if self.in_prompt else dict(enumerate(self.slots[: self.tokens]))
+        return (
+            {self.tokens - 1: self.slots[0]} if self.in_prompt else dict(enumerate(self.slots[: self.tokens]))
+        )
 
     def __str__(self) -> str:
         if self.in_prompt:
-            return f"prompt of {self.tokens}" if not self.start else f"prompt +{self.tokens} after {self.start}"
+            return (
+                f"prompt of {self.tokens}" if not self.start else f"prompt +{self.tokens} after {self.start}"
+            )
         return f"n={self.drafts} a={self.previous}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """The rows of a step in batch order; ``capture_sizes`` are the token counts of captured graphs, if there are any."""
+    """The rows of a step in batch order; ``capture_sizes`` are the token counts of captured graphs, if any."""
 
     rows: tuple[Row, ...]
     k: int
@@ -97,10 +101,15 @@ class PlainRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """A builder's answer. Of the counts, ``num_tokens`` is the sum over all three kinds of rows."""
+    """A builder's answer.
+
+    Of the counts, ``num_tokens`` is the sum over all three kinds of rows. ``replays_stale``: the runner replays a
+    captured graph for this step, and the rows are not in the tensors that the graph reads.
+    """
 
     num_tokens: int
     num_prefills: int
+    replays_stale: bool = False
     spec: SpecRows | None = None
     plain: PlainRows | None = None
 

@@ -22,13 +22,14 @@ IDS = [str(path.relative_to(HOUSE)) for path in MODULES]
 # A part is the longest prefix listed here that fits a module's name; imports within a part are free.
 # ANY in the first place is every part, in the second every package.
 ANY = {"*"}
-WORDS = {"errors", "scenario", "trace", "verdict"}
+WORDS = {"errors", "packing", "scenario", "trace", "verdict"}
 TABLE: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "verdict": ({"errors", "trace"}, set()),
     "scenario": ({"errors", "codec"}, set()),
     "codec": ({"errors"}, set()),
     "trace": ({"errors", "codec"}, {"numpy"}),
+    "packing": (set(), set()),
     "doctor": ({"models"}, {"rich"}),
     "models": ({"errors"}, {"numpy", "safetensors", "tokenizers", "torch"}),  # torch reads bfloat16
     "oracle": ({*WORDS}, {"torch", "numpy", "safetensors", "tokenizers", "xgrammar"}),
@@ -48,6 +49,10 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "lab": ({"errors", "scenario"}, {"tokenizers"}),
     "rundir": ({*WORDS, "codec"}, set()),
     "repro": ({*WORDS, "cases", "check", "codec", "run", "rundir", "targets"}, set()),
+    "bisect": ({"errors", "targets"}, set()),
+    "suspects": ({*WORDS, "check", "targets"}, set()),
+    "upstream_table": ({*WORDS, "codec", "rundir", "suspects"}, set()),
+    "upstream_verbs": (ANY, ANY),
     "cases": (ANY, ANY),
     "verbs": (ANY, ANY),
     "cli": (ANY, ANY),

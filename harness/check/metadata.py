@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from harness.packing import Batch, Packed, PlainRows, Refused, Row, SpecRows
 from harness.scenario import Scenario
 from harness.trace import Trace
 
-Kind = Literal["crash", "count", "dropped row", "wrong slot", "stale state", "wrong tokens", "padding"]
+Kind = Literal[
+    "crash", "count", "dropped row", "wrong slot", "stale state", "wrong tokens", "padding", "stale graph"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +88,7 @@ def judge(batch: Batch, packed: Packed | Refused) -> list[Finding]:
         return [Finding(kind="crash", step=batch.step, request="", message=packed.message)]
     places = [*_spec(packed.spec), *_plain(packed.plain)]
     found = [finding for row, span in _spans(batch) if (finding := _row(batch, row, span, places))]
-    return [*_counts(batch, packed), *found, *_padding(batch, packed)]
+    return [*_counts(batch, packed), *found, *_padding(batch, packed), *_graph(batch, packed)]
 
 
 def _spans(batch: Batch) -> Iterator[tuple[Row, tuple[int, ...]]]:
@@ -126,7 +129,8 @@ def _start(row: Row, place: _Place, wrong: object) -> Finding:
     assert callable(wrong)
     if row.reads is None:
         return wrong(
-            "stale state", f"reads slot {place.reads}, but the request starts from nothing ({place.path} path)"
+            "stale state",
+            f"reads slot {place.reads}, but the request starts from nothing ({place.path} path)",
         )
     if place.reads is None:
         return wrong("stale state", f"starts from nothing, but its state is in slot {row.reads}")
@@ -187,14 +191,27 @@ def _padding(batch: Batch, packed: Packed) -> list[Finding]:
         found.append(f"{extra} padded rows of no tokens are counted as prefills")
     held = {slot: row.request for row in batch.rows for slot in row.slots}
     spec = packed.spec
-    padded = [slots[0] for slots, length in zip(spec.slots, _lengths(spec.query_start_loc)) if not length] if spec else []
-    padded += [slot for slot, length in zip(plain.slots, lengths) if not length] if plain else []
-    found += [f"a padded row points at slot {slot} of {held[slot]}" for slot in padded if slot in held]
+    padded = (
+        list(zip([row[0] for row in spec.slots], _lengths(spec.query_start_loc), strict=False))
+        if spec
+        else []
+    )
+    padded += zip(plain.slots, lengths, strict=False) if plain else []
+    empty = [slot for slot, length in padded if not length]
+    found += [f"a padded row points at slot {slot} of {held[slot]}" for slot in empty if slot in held]
     return [Finding(kind="padding", step=batch.step, request="", message=message) for message in found]
 
 
+def _graph(batch: Batch, packed: Packed) -> list[Finding]:
+    """A replayed graph must read this step's rows."""
+    if not packed.replays_stale:
+        return []
+    message = "every row has k + 1 tokens, so a captured graph is replayed, but it reads the rows of an earlier step"
+    return [Finding(kind="stale graph", step=batch.step, request="", message=message)]
+
+
 def _lengths(starts: Sequence[int]) -> list[int]:
-    return [end - start for start, end in zip(starts[:-1], starts[1:], strict=True)]
+    return [end - start for start, end in pairwise(starts)]
 
 
 def _numbers(tokens: Sequence[int]) -> str:

@@ -1,8 +1,8 @@
 """Every small batch: what is found wrong in one of them is found in its smallest form.
 
-Verify rows with 0 to k drafts after every possible accepted count; pieces of prompts and whole prompts, of one token
-and of more than k + 1; up to ``most`` rows, verify rows before prompts as every runner orders them; and full rows
-in captured graphs that are larger than the batch.
+Verify rows with 0 to k drafts after every possible accepted count; pieces of prompts and whole prompts, of one token,
+of k + 1 and of more; up to ``most`` rows, verify rows before prompts as every runner orders them; and rows of k + 1
+tokens where a captured graph is larger than the batch.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Kind = tuple[int, int, int, bool]  # tokens, tokens in cache, a, in its prompt
 def small_batches(k: int = 3, most: int = 4) -> Iterator[Batch]:
     """All of them, fewest rows first."""
     verify = [(n + 1, CONTEXT, a, False) for n in range(k + 1) for a in range(1, k + 2)]
-    prompts = [(tokens, start, 1, True) for tokens in (1, k + 2) for start in (CONTEXT, 0)]
+    prompts = [(tokens, start, 1, True) for tokens in (1, k + 1, k + 2) for start in (CONTEXT, 0)]
     for size in range(1, most + 1):
         for kinds in _rows(verify, prompts, size):
             yield _batch(kinds, k)
-        full = [(k + 1, CONTEXT, a, False) for a in range(1, k + 2)]
+        full = [kind for kind in (*verify, *prompts) if kind[0] == k + 1]
         for kinds in combinations_with_replacement(full, size):
             yield _batch(kinds, k, capture_sizes=((size + 1) * (k + 1),))
 

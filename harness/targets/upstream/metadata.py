@@ -24,6 +24,7 @@ from harness.targets.upstream.metadata_runner import (
     hand_over,
     in_runner_order,
     read_runner,
+    replayed_tokens,
 )
 from harness.targets.upstream.metadata_versions import LAYOUTS, Layout, layouts_for
 from harness.targets.upstream.wheel import Release
@@ -109,7 +110,12 @@ def ask_child(command: list[str], request: dict[str, Any], name: str, time_limit
     """One JSON request to a child process, one JSON answer; TargetError where it gives none in time."""
     try:
         done = subprocess.run(
-            command, input=json.dumps(request), capture_output=True, text=True, timeout=time_limit, check=False
+            command,
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            timeout=time_limit,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise TargetError(
@@ -168,6 +174,7 @@ def _read(answer: dict[str, Any], batch: Batch, layout: Layout) -> Packed | Refu
     return Packed(
         num_tokens=sum(fields[name] for name in kinds),
         num_prefills=fields["num_prefills"],
+        replays_stale=replayed_tokens(batch) is not None and not answer["staged"],
         spec=spec,
         plain=plain,
     )

@@ -73,7 +73,9 @@ def make_stub(name: str) -> Any:
 class StubModule(ModuleType):
     """A module in which every name exists."""
 
-    __path__: list[str] = []
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -101,7 +103,9 @@ RETYPED: dict[str, Any] = {
         for folder in ("vllm.model_executor.layers.fla", "vllm.third_party.flash_linear_attention")
         for name, value in {
             "utils.FLA_CHUNK_SIZE": 64,
-            "index.prepare_chunk_indices": lambda starts, size: starts[:0],  # how prefill is cut is not judged
+            "index.prepare_chunk_indices": lambda starts, size: starts[
+                :0
+            ],  # how prefill is cut is not judged
             "index.prepare_chunk_offsets": lambda starts, size: starts[:0],
         }.items()
     },
@@ -171,7 +175,9 @@ class Builder:
         self._common = module.CommonAttentionMetadata
         self._spec = module.MambaSpec
         self._drafts: str = layout["drafts"]
-        _expect("build()", inspect.signature(self._class.build).parameters, ["num_accepted_tokens", self._drafts])
+        _expect(
+            "build()", inspect.signature(self._class.build).parameters, ["num_accepted_tokens", self._drafts]
+        )
         self._fields: list[str] = layout["fields"]
         _expect("metadata", [f.name for f in dataclasses.fields(module.GDNAttentionMetadata)], self._fields)
 
@@ -198,7 +204,8 @@ class Builder:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{Path(frame.filename).name}:{frame.lineno}"
             return {"crash": f"{type(error).__name__}: {str(error).strip() or frame.line} ({where})"}
-        return {"fields": {name: _plain(getattr(built, name)) for name in self._fields}}
+        fields = {name: _plain(getattr(built, name)) for name in self._fields}
+        return {"fields": fields, "staged": _is_staged(built, builder)}
 
     def _metadata(self, batch: dict[str, Any]) -> Any:
         starts, lengths = _ints(batch["query_start_loc"]), _ints(batch["seq_lens"])
@@ -269,6 +276,15 @@ def _vllm_config(config: dict[str, Any]) -> Any:
         use_v2_model_runner=False,
         pad_for_cudagraph=lambda tokens: next(size for size in sizes if size >= tokens),
     )
+
+
+def _is_staged(built: Any, builder: Any) -> bool:
+    """Whether the rows are in the builder's persistent tensors, which are all that a captured graph reads."""
+    pairs = [
+        (getattr(built, name), getattr(builder, name))
+        for name in ("spec_query_start_loc", "non_spec_query_start_loc")
+    ]
+    return any(mine is not None and mine.data_ptr() == kept.data_ptr() for mine, kept in pairs)
 
 
 def _expect(what: str, seen: Any, expected: Sequence[str]) -> None:

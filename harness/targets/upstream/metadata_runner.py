@@ -34,13 +34,29 @@ class RunnerFacts:
 
     ``zero_draft``: how a verify row without drafts arrives beside rows with drafts, 0 or -1. ``without_drafts``:
     whether a step in which no row has drafts is passed as speculative. ``refreshes``: whether accepted counts are
-    updated after every step. ``pads_with``: the slot of padded rows, ``None`` where the runner pads no rows.
+    updated after every step. ``replays``: a captured graph is replayed for every step whose rows all have k + 1
+    tokens, prompts or not. ``pads_with``: the slot of padded rows, ``None`` where the runner pads no rows.
     """
 
     zero_draft: Fact
     without_drafts: Fact
     refreshes: Fact
+    replays: Fact
     pads_with: Fact | None
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Each decision in words, and the line that says so."""
+        without = "as speculative" if self.without_drafts.value else "as not speculative"
+        counts = "after every step" if self.refreshes.value else "only after steps with drafts"
+        padding = "by the builder alone" if self.pads_with is None else f"with slot {self.pads_with.value}"
+        return {
+            f"a row without drafts arrives as {self.zero_draft.value}": str(self.zero_draft),
+            f"a step without any draft arrives {without}": str(self.without_drafts),
+            f"accepted counts are updated {counts}": str(self.refreshes),
+            "a graph is replayed where every row has k + 1 tokens, prompts too": str(self.replays),
+            f"captured steps are padded {padding}": str(self.pads_with or "no line pads the block table"),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +75,16 @@ def read_runner(source: str) -> RunnerFacts | str:
     lines = source.splitlines()
     for name, pattern, values in _PATTERNS:
         hits = [
-            Fact(value=values[match.lastgroup or ""], line=_line(source, match.start()), text=_text(lines, source, match))
+            Fact(
+                value=values[match.lastgroup or ""],
+                line=_line(source, match.start()),
+                text=_text(lines, source, match),
+            )
             for match in re.finditer(pattern, source, re.MULTILINE)
         ]
         found[name] = max(hits, key=lambda fact: fact.line, default=None)
     found["refreshes"] = _refreshes(lines)
-    for name in ("zero_draft", "without_drafts", "refreshes"):
+    for name in _QUESTIONS:
         if found[name] is None:
             return f"{RUNNER} does not say in a known way: {_QUESTIONS[name]}"
     facts: Any = found
@@ -86,6 +106,13 @@ _PATTERNS: tuple[tuple[str, str, dict[str, int | bool]], ...] = (
         {"omits": False, "passes": True},
     ),
     (
+        "replays",
+        r"(?P<counts>^ +and \(num_tokens(_padded)? == max_num_scheduled_tokens \* num_reqs\)$)"
+        r"|(?P<older>^ +\)? ?and \(num_scheduled_tokens == num_reqs \* max_num_scheduled_tokens\)$)"
+        r"|(?P<oldest>^ +== self\.input_batch\.num_reqs \* max_query_len\)$)",
+        {"counts": True, "older": True, "oldest": True},
+    ),
+    (
         "pads_with",
         r"(?P<minus>^ +blk_table_tensor\[num_reqs:num_reqs_padded\]\.fill_\(-1\)$)"
         r"|(?P<null>^ +blk_table_tensor\[num_reqs:num_reqs_padded\]\.fill_\(NULL_BLOCK_ID\)$)",
@@ -96,7 +123,12 @@ _QUESTIONS = {
     "zero_draft": "how a row without drafts arrives at the builder",
     "without_drafts": "what a step without any draft passes to the builder",
     "refreshes": "when accepted counts are updated",
+    "replays": "for which steps a captured graph is replayed",
 }
+
+
+def _which(match: re.Match[str]) -> str:
+    return next(name for name, text in match.groupdict().items() if text is not None)
 
 
 def _line(source: str, at: int) -> int:
@@ -131,7 +163,7 @@ def in_runner_order(batch: Batch) -> Batch:
 def hand_over(batch: Batch, feed: Feed, *, no_row: int) -> dict[str, Any]:
     """The arrays that the runner would fill for a step; ``no_row`` is what stands for a row of a prompt.
 
-    A captured graph of the whole step is replayed where every row has k + 1 tokens; only then are rows padded.
+    Only where a captured graph of the whole step is replayed are rows padded.
     """
     drafts = [no_row if row.in_prompt else row.drafts or feed.zero_draft for row in batch.rows]
     accepted = [row.previous if feed.refreshes else row.unrefreshed for row in batch.rows]
@@ -139,8 +171,8 @@ def hand_over(batch: Batch, feed: Feed, *, no_row: int) -> dict[str, Any]:
     starts = [0]
     for row in batch.rows:
         starts.append(starts[-1] + row.tokens)
-    tokens = _replayed(batch) if feed.pads_with is not None else None
-    padded = (tokens or 0) // (batch.k + 1) - len(batch.rows) if tokens else 0
+    tokens = replayed_tokens(batch) if feed.pads_with is not None else None
+    padded = tokens // (batch.k + 1) - len(batch.rows) if tokens else 0
     passes = feed.without_drafts or any(row.drafts for row in batch.rows)
     return {
         "query_start_loc": starts + starts[-1:] * padded,
@@ -153,8 +185,8 @@ def hand_over(batch: Batch, feed: Feed, *, no_row: int) -> dict[str, Any]:
     }
 
 
-def _replayed(batch: Batch) -> int | None:
-    """Tokens of the captured graph that this step replays, if it replays one."""
+def replayed_tokens(batch: Batch) -> int | None:
+    """Tokens of the captured graph of the whole step that is replayed for it: where every row has k + 1 tokens."""
     width = batch.k + 1
     if any(row.tokens != width for row in batch.rows):
         return None

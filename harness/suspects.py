@@ -1,0 +1,149 @@
+"""Suspects out of a released engine: each judges a release on scenarios, one cell per scenario.
+
+A suspect is anything with a name and ``judge``; the table and the bisection know no more of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from harness.check.metadata import Finding, batches, judge
+from harness.check.small_batches import small_batches
+from harness.errors import HarnessError, Unsupported
+from harness.packing import Batch
+from harness.scenario import Scenario
+from harness.targets.upstream.metadata import MetadataBuilder
+from harness.targets.upstream.metadata_runner import Feed
+from harness.targets.upstream.wheel import release_files
+from harness.trace import Trace
+from harness.verdict import Verdict
+
+Tell = Callable[[str], None]
+VLLM = "vllm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A release on a scenario, as one suspect shows it.
+
+    ``symptoms`` are the kinds of what was found, so that releases which both fail can still be told apart.
+    """
+
+    verdict: Verdict
+    summary: str
+    symptoms: tuple[str, ...] = ()
+
+
+class Suspect(Protocol):
+    """One part of a released engine."""
+
+    @property
+    def name(self) -> str:
+        """How tables call it."""
+        ...
+
+    def judge(self, release: str, scenarios: Sequence[Scenario]) -> Mapping[str, Cell]:
+        """A cell for every scenario, by its name. Never raises for what the release cannot do: UNSUPPORTED says why."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What all small batches show of a release: how many, and the smallest that shows each kind of finding."""
+
+    tried: int
+    smallest: dict[str, str]  # kind -> batch and finding, in words
+    counts: dict[str, int]  # kind -> batches that show it
+    other: dict[str, int]  # the same, with the other value for rows without drafts
+    zero_draft: int  # the release's own value
+    sources: dict[str, str]  # what the runner decides -> the line that says so
+    retyped: tuple[str, ...]
+
+
+class MetadataSuspect:
+    """The metadata builder. Its steps come from the correct engine's trace of each scenario."""
+
+    name = "metadata builder"
+
+    def __init__(self, cache: Path, run: Callable[[Scenario], Trace], tell: Tell) -> None:
+        self._cache = cache
+        self._run = run
+        self._tell = tell
+        self._steps: dict[str, list[Batch]] = {}
+
+    def judge(self, release: str, scenarios: Sequence[Scenario]) -> dict[str, Cell]:
+        """Every step of every scenario, as the release's runner hands it over."""
+        try:
+            builder = self._open(release)
+            steps = [self._batches(scenario) for scenario in scenarios]
+            flat = [batch for batches_of_one in steps for batch in batches_of_one]
+            own = _findings(builder, flat, builder.own)
+            other = _findings(builder, flat, builder.other)
+        except HarnessError as error:
+            verdict = Verdict.UNSUPPORTED if isinstance(error, Unsupported) else Verdict.INCONCLUSIVE
+            reason = str(error).splitlines()[0]
+            return {scenario.name: Cell(verdict=verdict, summary=reason) for scenario in scenarios}
+        cells = {}
+        for scenario, mine in zip(scenarios, steps, strict=True):
+            theirs, own = own[: len(mine)], own[len(mine) :]
+            tried, other = other[: len(mine)], other[len(mine) :]
+            cells[scenario.name] = _cell(theirs, tried, builder)
+        return cells
+
+    def search(self, release: str) -> Search:
+        """All small batches; Unsupported or TargetError as the builder raises them."""
+        builder = self._open(release)
+        tried = list(small_batches())
+        answer = builder.pack(tried, builder.own)
+        smallest: dict[str, str] = {}
+        counts: dict[str, int] = {}
+        for batch, packed in answer:
+            found = {finding.kind: finding for finding in reversed(judge(batch, packed))}
+            for kind, finding in found.items():
+                smallest.setdefault(kind, f"`{batch}`: {finding.request} {finding.message}")
+                counts[kind] = counts.get(kind, 0) + 1
+        other: dict[str, int] = {}
+        for found_there in _findings(builder, tried, builder.other):
+            for kind in {finding.kind for finding in found_there}:
+                other[kind] = other.get(kind, 0) + 1
+        return Search(
+            tried=len(tried),
+            smallest=smallest,
+            counts=counts,
+            other=other,
+            zero_draft=builder.own.zero_draft,
+            sources=builder.facts.sources,
+            retyped=answer.retyped,
+        )
+
+    def _open(self, release: str) -> MetadataBuilder:
+        return MetadataBuilder(release_files(VLLM, release, self._cache, self._tell))
+
+    def _batches(self, scenario: Scenario) -> list[Batch]:
+        if scenario.name not in self._steps:
+            self._tell(f"steps of {scenario.name!r}, from the correct engine")
+            self._steps[scenario.name] = list(batches(scenario, self._run(scenario)))
+        return self._steps[scenario.name]
+
+
+def _findings(builder: MetadataBuilder, steps: Sequence[Batch], feed: Feed) -> list[list[Finding]]:
+    return [judge(batch, packed) for batch, packed in builder.pack(steps, feed)]
+
+
+def _cell(
+    own: Sequence[Sequence[Finding]], other: Sequence[Sequence[Finding]], builder: MetadataBuilder
+) -> Cell:
+    """The verdict with the release's own value for rows without drafts; the other value's where it differs."""
+    found = [finding for step in own for finding in step]
+    elsewhere = {finding.kind for step in other for finding in step}
+    kinds = tuple(dict.fromkeys(finding.kind for finding in found))
+    verdict = Verdict.FAIL if found else Verdict.PASS if own else Verdict.INCONCLUSIVE
+    wrong = sum(bool(step) for step in own)
+    summary = f"{wrong} of {len(own)} steps; {found[0]}" if found else f"{len(own)} steps"
+    if set(kinds) != elsewhere:
+        shown = ", ".join(sorted(elsewhere)) or "PASS"
+        summary += f" (rows without drafts arrive as {builder.own.zero_draft}; as {builder.other.zero_draft}: {shown})"
+    return Cell(verdict=verdict, summary=summary, symptoms=kinds)

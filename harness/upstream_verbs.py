@@ -1,0 +1,169 @@
+"""The verbs that look at released engines: ``upstream-table`` and ``bisect``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from harness.bisect import Boundary, Symptoms, bisect, released
+from harness.cases import REFERENCE_VARIANT, find_case, find_root, load_cases
+from harness.errors import UsageError
+from harness.lab import Lab
+from harness.models.tiny import default_cache, ensure
+from harness.rundir import RunDir, slug
+from harness.scenario import Scenario
+from harness.suspects import VLLM, MetadataSuspect, Suspect, Tell
+from harness.targets.registry import TargetOptions, open_target
+from harness.upstream_table import RELEASES, judge_once, judge_releases, markdown
+from harness.verdict import Verdict
+
+
+def table(args: argparse.Namespace) -> dict[str, Any]:
+    """Make the table release x scenario x suspect, and write it as Markdown."""
+    console = _console(args)
+    root = args.cases or find_root()
+    releases = args.releases or list(RELEASES)
+    folder = ensure(args.preset)
+    scenarios = _scenarios(root, folder, args.issues, args)
+    run_dir = _run_dir(args, root, "upstream-table", {**_setting(args, scenarios), "releases": releases})
+    suspects = _suspects(folder, console)
+    made = judge_releases(releases, scenarios, suspects, run_dir, _teller(console))
+    path = args.out or root / "reports" / "baselines" / "upstream.md"
+    setting = f"torch {version('torch')}, seed {args.seed}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(markdown(made, _command(args), setting), encoding="utf-8")
+    decided, every = made.decided
+    console.print(
+        f"{decided} of {every} cells are PASS or FAIL; written to {path}", soft_wrap=True, highlight=False
+    )
+    cells = {
+        f"{release} {suspect}": {name: cell.verdict.value for name, cell in cells.items()}
+        for (suspect, release), cells in made.cells.items()
+    }
+    return {
+        "verb": "upstream-table",
+        "table": str(path),
+        "cells": cells,
+        "run_dir": str(run_dir.path),
+        "exit": 0,
+    }
+
+
+def bisection(args: argparse.Namespace) -> dict[str, Any]:
+    """Find the release that broke or repaired what an issue's scenarios show."""
+    console = _console(args)
+    root = args.cases or find_root()
+    folder = ensure(args.preset)
+    scenarios = _scenarios(root, folder, [args.issue], args)
+    setting = {**_setting(args, scenarios), "good": args.good, "bad": args.bad}
+    run_dir = _run_dir(args, root, f"bisect-{slug(args.issue)}", setting)
+    suspects = _suspects(folder, console)
+    tell = _teller(console)
+
+    def judge(release: str) -> Symptoms | None:
+        shown = _symptoms(release, scenarios, suspects, run_dir, tell)
+        tell(
+            f"{release}: {'cannot be judged' if shown is None else '; '.join(sorted(shown)) or 'nothing is wrong'}"
+        )
+        return shown
+
+    releases = args.releases or released(VLLM, tell)
+    found = bisect(releases, args.good, args.bad, judge, tell)
+    console.print(f"\n{found}", soft_wrap=True, highlight=False)
+    result: dict[str, Any] = {"verb": "bisect", "issue": args.issue, "run_dir": str(run_dir.path)}
+    if isinstance(found, Boundary):
+        for symptom in sorted(found.symptoms):
+            console.print(f"  {symptom}", soft_wrap=True, highlight=False)
+        result |= {"last": found.last, "first": found.first, "skipped": list(found.skipped)}
+        return {**result, "symptoms": sorted(found.symptoms), "exit": found.exit_code}
+    return {**result, "error": found, "exit": 125}
+
+
+def _symptoms(
+    release: str, scenarios: Sequence[Scenario], suspects: Sequence[Suspect], run_dir: RunDir, tell: Tell
+) -> Symptoms | None:
+    """What a release shows over all suspects; ``None`` where a suspect says that it cannot judge some scenario."""
+    shown: set[str] = set()
+    for suspect in suspects:
+        for name, cell in judge_once(release, scenarios, suspect, run_dir, tell).items():
+            if cell.verdict in (Verdict.UNSUPPORTED, Verdict.INCONCLUSIVE):
+                tell(f"{release}  {suspect.name}  {name}: {cell.verdict.value}: {cell.summary}")
+                return None
+            shown |= {f"{suspect.name}, {name}: {symptom}" for symptom in cell.symptoms}
+    return frozenset(shown)
+
+
+def _scenarios(root: Path, folder: Path, issues: Sequence[str], args: argparse.Namespace) -> list[Scenario]:
+    """The scenarios of some issues, told apart by the issue's number; ``--scenario`` keeps those that it begins."""
+    cases = load_cases(root)
+    lab_of = {case.ref: Lab(folder, root / "fixtures", args.seed) for case in cases}
+    chosen = [find_case(cases, name) for name in issues]
+    made = [
+        _named(scenario, f"{case.number} {scenario.name}")
+        for case in chosen
+        for scenario in case.build(lab_of[case.ref])
+    ]
+    wanted = args.scenario or [""]
+    kept = [
+        scenario for scenario in made if any(scenario.name.partition(" ")[2].startswith(w) for w in wanted)
+    ]
+    if not kept:
+        raise UsageError(
+            f"saw --scenario {wanted}, expected the beginning of one of: {[s.name for s in made]}"
+        )
+    return kept
+
+
+def _named(scenario: Scenario, name: str) -> Scenario:
+    return replace(scenario, name=name)
+
+
+def _suspects(folder: Path, console: Console) -> list[Suspect]:
+    """Every suspect that can be taken out of a release here."""
+    correct = open_target("embedded", TargetOptions(folder=folder, kernels="naive"))(REFERENCE_VARIANT)
+    return [MetadataSuspect(_cache(), correct.run, _teller(console))]
+
+
+def _cache() -> Path:
+    return default_cache(os.environ).parent
+
+
+def _console(args: argparse.Namespace) -> Console:
+    return Console(quiet=args.json, width=None if sys.stdout.isatty() else 160)
+
+
+def _run_dir(args: argparse.Namespace, root: Path, name: str, setting: dict[str, Any]) -> RunDir:
+    """A new run directory, or the one to go on with; UsageError where that is of another run."""
+    if args.resume is None:
+        return RunDir.create(args.reports or root / "reports", name, {"name": name, **setting, "cells": {}})
+    run_dir = RunDir.resume(args.resume)
+    differing = [key for key, value in setting.items() if run_dir.run.get(key) != value]
+    if differing:
+        raise UsageError(
+            f"{args.resume}: is another run: {', '.join(differing)} differ",
+            hint="resume with the same arguments",
+        )
+    return run_dir
+
+
+def _setting(args: argparse.Namespace, scenarios: Sequence[Scenario]) -> dict[str, Any]:
+    return {"seed": args.seed, "preset": args.preset, "scenarios": [scenario.name for scenario in scenarios]}
+
+
+def _teller(console: Console) -> Tell:
+    return lambda line: console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _command(args: argparse.Namespace) -> str:
+    words = ["specharness", "upstream-table"]
+    words += [word for name in args.releases or () for word in ("--releases", name)]
+    return shlex.join(words)
