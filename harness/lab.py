@@ -124,8 +124,9 @@ class Lab:
         if plan.ends:
             drafts = [self.end_token, *[self._illegal] * (k - 1)]
             turns.append(Turn(drafts=tuple(drafts), accepted=2, token=self._token(plan)))
-        # an unfinished answer must leave room, so that only the planned drafts are illegal
-        grammar = Grammar(kind="regex", text=f"[0-9]{{{answer if plan.ends else answer + k + 1}}}")
+        # there is always room behind the answer, so that only the planned drafts are illegal
+        room = answer + k + 1
+        grammar = Grammar(kind="regex", text=f"[0-9]{{{answer if plan.ends else room},{room}}}")
         request = Request(
             id=request_id,
             prompt=self.prompt(plan.prompt),
