@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dimensions:
-    """Sizes every preset shares: Qwen3-Next-80B-A3B's ratios, and head dims that vLLM's CPU kernels take."""
+    """Sizes of a tiny model: by default Qwen3-Next-80B-A3B's ratios, and head dims that vLLM's CPU kernels take."""
 
     hidden: int = 128
     vocab: int = 1024
@@ -66,6 +66,7 @@ class Preset:
     """How much of the hidden state's name part the MTP head takes over; above 1 it makes up for its own token's."""
     draft_noise: float
     """Random mixing of the hidden state in the MTP head."""
+    dims: Dimensions = Dimensions()
 
 
 PRESETS = {
@@ -96,3 +97,7 @@ PRESETS = {
         draft_noise=0.5,
     ),
 }
+PRESETS["narrow"] = replace(
+    PRESETS["peaked"], dims=Dimensions(key_heads=1, value_heads=2, key_dim=16, value_dim=8)
+)
+"""For kernels under Triton's interpreter, which takes its time per head and tile: the least that is still grouped."""

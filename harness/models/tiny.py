@@ -68,16 +68,16 @@ def build(folder: Path, *, preset: str = "peaked", seed: int = 0) -> Path:
     Raises:
         ModelError: the preset does not exist.
     """
-    recipe, dims = _known(preset), Dimensions()
+    recipe = _known(preset)
     # Separate streams, so that tuning the weights of a preset does not change what its documents say.
     words, values = (np.random.Generator(np.random.PCG64([seed, stream])) for stream in range(2))
     table = successors.count(tokenizer.load(), words, most=recipe.successors)
     folder.mkdir(parents=True, exist_ok=True)
     bfloat16.save(
-        weights.draw(dims, recipe, table, values), folder / "model.safetensors", keep_float32=weights.FLOAT32
+        weights.draw(recipe, table, values), folder / "model.safetensors", keep_float32=weights.FLOAT32
     )
     tokenizer.write(folder)
-    _write_json(folder / "config.json", _config(dims))
+    _write_json(folder / "config.json", _config(recipe.dims))
     _write_json(folder / "generation_config.json", {"eos_token_id": _stop_ids(), "do_sample": False})
     return folder
 

@@ -20,14 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.models.bfloat16 import Float32, rounded
-from harness.models.presets import Dimensions, Preset
+from harness.models.presets import Preset
 from harness.models.successors import SuccessorTable
 
 BIAS, CODE, NAME = slice(0, 1), slice(1, 81), slice(81, 128)
 CODE_WIDTH, NAME_WIDTH = 80, 47
 
 HALF_LIVES = (3.0, 12.0, 32.0, 500.0)
-"""Tokens until a value head forgets half its state; every recurrent layer has all four, in its own order."""
+"""Tokens until a value head forgets half its state; a recurrent layer has the first HV, each in an order of its own."""
 
 WRITES = (0.0, -1.0, -2.0, -3.0)
 """Logit of beta of the same heads: one that wrote with full force would overwrite what it is meant to remember."""
@@ -39,18 +39,16 @@ Float64 = NDArray[np.float64]
 Weights = dict[str, Float64]
 
 
-def draw(
-    dims: Dimensions, preset: Preset, table: SuccessorTable, rng: np.random.Generator
-) -> dict[str, Float32]:
+def draw(preset: Preset, table: SuccessorTable, rng: np.random.Generator) -> dict[str, Float32]:
     """All tensors by their Hugging Face names; every value is exactly representable in bfloat16."""
-    return {name: rounded(value) for name, value in _Painter(dims, preset, rng).model(table).items()}
+    return {name: rounded(value) for name, value in _Painter(preset, rng).model(table).items()}
 
 
 class _Painter:
     """Draws every tensor from one generator, in a fixed order."""
 
-    def __init__(self, dims: Dimensions, preset: Preset, rng: np.random.Generator) -> None:
-        self._dims, self._preset, self._rng = dims, preset, rng
+    def __init__(self, preset: Preset, rng: np.random.Generator) -> None:
+        self._dims, self._preset, self._rng = preset.dims, preset, rng
 
     def model(self, table: SuccessorTable) -> Weights:
         weights = self._vocabulary(table)
@@ -89,7 +87,9 @@ class _Painter:
         # Every direction is read with both signs: silu(x) - silu(-x) = x keeps what a pair remembers linear.
         half = self._signs(dims.value_heads * dims.value_dim // 2, NAME_WIDTH)
         readers = np.stack([half, -half], axis=1).reshape(-1, NAME_WIDTH)
-        half_lives, writes = np.roll(HALF_LIVES, turn), np.roll(WRITES, turn)
+        half_lives, writes = (
+            np.roll(all_heads, turn)[: dims.value_heads] for all_heads in (HALF_LIVES, WRITES)
+        )
         rates = np.where(half_lives < 8, 2.0, 1.0)
         out = self._output(len(readers), code=self._preset.code_mix, name=0.0)
         out[NAME] = self._preset.memory_mix * readers.T / math.sqrt(len(readers))
