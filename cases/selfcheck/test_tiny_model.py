@@ -327,7 +327,7 @@ def test_a_kept_model_is_not_built_again(tmp_path: Path) -> None:
 
 
 def test_an_unknown_preset_is_named_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"'steep'.*flat, peaked"):
+    with pytest.raises(ModelError, match=r"'steep'.*flat, narrow, peaked"):
         ensure("steep", 0, tmp_path)
     assert not [*tmp_path.iterdir()]
 
