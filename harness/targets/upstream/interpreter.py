@@ -1,12 +1,14 @@
 """What Triton's interpreter lacks for released kernels, repaired in this one place, and a check that no result changes.
 
 * A builtin that a module captured (``exp = tl.exp``) is called without the interpreter's semantics, and refuses.
+* A grid function gets converted arguments, where a compiled launch hands it the tensors.
 * ``triton.autotune`` measures its configurations on a device: here the first one is taken, whatever its speed.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +22,9 @@ from harness.errors import Unsupported
 
 CAPTURED = ("exp", "exp2", "log", "log2")
 """Builtins that releases give names of their own."""
-REPAIRS = f"captured builtins ({', '.join(CAPTURED)}), first configuration of autotuned kernels"
+REPAIRS = (
+    f"captured builtins ({', '.join(CAPTURED)}), arguments of grid functions, first autotune configuration"
+)
 
 
 class Pinned(KernelInterface):  # type: ignore[misc]  # triton has no types
@@ -49,6 +53,20 @@ def _late(builtin: Any) -> Any:
     return call
 
 
+class Grid(interpreter.GridExecutor):  # type: ignore[misc]
+    """A launch whose grid function sees the arguments as they were passed."""
+
+    grid: Any
+    fn: Any
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Launch it."""
+        if callable(self.grid):
+            known = {name: value for name, value in kwargs.items() if name in self.arg_names}
+            self.grid = self.grid(inspect.getcallargs(self.fn, *args, **known))
+        super().__call__(*args, **kwargs)
+
+
 def repair() -> str:
     """Repair this process's interpreter, for good; returns what was repaired. Unsupported if a result changes."""
     before = _probe(BLOCK=16)
@@ -56,6 +74,7 @@ def repair() -> str:
         late = _late(getattr(tl, name))
         for module in (tl, tl.math):
             setattr(module, name, late)
+    interpreter.GridExecutor = Grid
     triton.autotune = lambda configs, key=None, **more: pinned(configs, **more)
     for what, after in {"a builtin": _probe(BLOCK=16), "a pinned kernel": _probe_pinned()}.items():
         if not torch.equal(before, after):
@@ -82,7 +101,9 @@ def _probe(kernel: Any = _kernel, **block: int) -> torch.Tensor:
     captured = tl.exp
     x = torch.linspace(-4, 4, 11)
     y = torch.zeros(11)
-    kernel[(1,)](x, y, 11, USE_CAPTURED=not tl.core.is_builtin(tl.exp), **block)
+    kernel[lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)](
+        x, y, 11, USE_CAPTURED=not tl.core.is_builtin(tl.exp), **block
+    )
     return y
 
 

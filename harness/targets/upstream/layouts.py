@@ -92,11 +92,11 @@ def read(release: Release) -> Layout:
     """The layout as the sources show it; Unsupported where they do not show it."""
     ops = _first(release, (FLA, THIRD_PARTY), "fused_recurrent")
     model = _first(release, (QWEN_GDN, GDN, MODEL), None, "class")
-    update = _arguments(_path(release, CONV), "causal_conv1d_update")
-    body = _path(release, model).read_text(encoding="utf-8")
+    update = _arguments(path_of(release, CONV), "causal_conv1d_update")
+    body = path_of(release, model).read_text(encoding="utf-8")
     return Layout(
         ops=ops,
-        state=_state_order(_path(release, f"{ops}.fused_recurrent").read_text(encoding="utf-8"), release),
+        state=_state_order(path_of(release, f"{ops}.fused_recurrent").read_text(encoding="utf-8"), release),
         padding=_padding(update, release),
         rows="packed" if "query_start_loc" in update else "rectangle",
         gating="fused" if "fused_sigmoid_gating_delta_rule_update" in body else "outside",
@@ -142,7 +142,8 @@ def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
-def _path(release: Release, module: str) -> Path:
+def path_of(release: Release, module: str) -> Path:
+    """The file of a module; Unsupported where the release has none."""
     path = release.source(_file(module))
     if path is None:
         raise Unsupported(f"{release.name} has no {_file(module)}")
