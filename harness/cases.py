@@ -123,6 +123,8 @@ def _checked(build: Build, path: Path) -> Build:
             lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
             where = f"{path}:{lines[-1]}" if lines else str(path)
             raise CaseError(f"{where}: builds no scenarios: {type(error).__name__}: {error}") from error
+        if strangers := [thing for thing in scenarios if not isinstance(thing, Scenario)]:
+            raise CaseError(f"{path}: builds {strangers[0]!r}, expected scenarios")
         names = [slug(scenario.name) for scenario in scenarios]
         if not names or len(set(names)) < len(names):
             seen = ", ".join(repr(scenario.name) for scenario in scenarios) or "no scenario"
@@ -134,7 +136,7 @@ def _checked(build: Build, path: Path) -> Build:
 
 def find_case(cases: list[Case], name: str) -> Case:
     """The case that ``name`` means: ``24881``, ``vllm#24881`` or ``PR24957``; CaseError lists what exists."""
-    wanted = re.sub(r"^(pr|issue)[\s#=_-]*", "", name.strip(), flags=re.IGNORECASE)
+    wanted = re.sub(r"^(pr|issue)?[\s#=_-]*", "", name.strip(), flags=re.IGNORECASE)
     matches = [case for case in cases if wanted in (case.ref, case.number)]
     if len(matches) != 1:
         listed = "\n".join(f"  {case.ref:<16} {case.title}" for case in cases)

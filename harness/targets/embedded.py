@@ -111,6 +111,8 @@ class _Run:
         crash = None
         try:
             self._drive()
+        except UsageError:  # what it was asked to do cannot be done here: that convicts nobody
+            raise
         except Exception as error:  # noqa: BLE001  whatever the suspect dies of is the finding
             crash = _crash(len(self._steps), error)
         return Trace(
