@@ -102,11 +102,13 @@ def _symptoms(
     return frozenset(shown)
 
 
-def _scenarios(root: Path, folder: Path, issues: Sequence[str], args: argparse.Namespace) -> list[Scenario]:
+def _scenarios(
+    root: Path, folder: Path, issues: Sequence[str] | None, args: argparse.Namespace
+) -> list[Scenario]:
     """The scenarios of some issues, told apart by the issue's number; ``--scenario`` keeps those that it begins."""
     cases = load_cases(root)
     lab_of = {case.ref: Lab(folder, root / "fixtures", args.seed) for case in cases}
-    chosen = [find_case(cases, name) for name in issues]
+    chosen = [find_case(cases, name) for name in issues] if issues else cases
     made = [
         _named(scenario, f"{case.number} {scenario.name}")
         for case in chosen

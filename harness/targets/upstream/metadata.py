@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from harness.errors import TargetError, Unsupported
@@ -30,7 +29,7 @@ from harness.targets.upstream.metadata_versions import LAYOUTS, Layout, layouts_
 from harness.targets.upstream.wheel import Release
 
 BUILDER = "vllm/v1/attention/backends/gdn_attn.py"
-CHILD = Path(__file__).with_name("metadata_child.py")
+CHILD = (sys.executable, "-P", "-m", "harness.targets.upstream.metadata_child")
 TIME_LIMIT = 300.0
 """Seconds that one child may take, for however many steps."""
 
@@ -103,10 +102,12 @@ class MetadataBuilder:
     def _ask(self, layout: Layout, groups: list[dict[str, Any]]) -> dict[str, Any]:
         described = {**asdict(layout), "fields": layout.fields}
         request = {"root": str(self._release.root), "layout": described, "groups": groups}
-        return ask_child([sys.executable, "-P", str(CHILD)], request, self._release.name, self._time_limit)
+        return ask_child(CHILD, request, self._release.name, self._time_limit)
 
 
-def ask_child(command: list[str], request: dict[str, Any], name: str, time_limit: float) -> dict[str, Any]:
+def ask_child(
+    command: Sequence[str], request: dict[str, Any], name: str, time_limit: float
+) -> dict[str, Any]:
     """One JSON request to a child process, one JSON answer; TargetError where it gives none in time."""
     try:
         done = subprocess.run(
