@@ -174,7 +174,7 @@ class ForwardLayer(LinearLayer):
 
 
 def _projections(config: ModelConfig, w: LinearWeights) -> Mapping[str, Any]:
-    """What ``_forward`` does around convolution and recurrence: projections grouped as in a checkpoint, norm, output."""
+    """What ``_forward`` does around its core: projections grouped as in a checkpoint, norm, output."""
     heads = config.num_key_heads
     z = w.in_proj_z.view(heads, -1, config.hidden_size)
     q, k, v = w.in_proj_qkv.split([config.key_dim, config.key_dim, config.value_dim])

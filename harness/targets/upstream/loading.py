@@ -16,6 +16,7 @@ import importlib.util
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +26,7 @@ import triton
 import triton.language
 
 from harness.errors import Unsupported
+from harness.targets.upstream.metadata_stubs import RETYPED
 
 
 class Platform:
@@ -44,6 +46,7 @@ class Platform:
 
 
 KNOWN: dict[str, Any] = {
+    **RETYPED,
     "vllm.triton_utils.triton": triton,
     "vllm.triton_utils.tl": triton.language,
     "vllm.triton_utils.tldevice": getattr(triton.language.extra, "libdevice", triton.language),
@@ -54,6 +57,7 @@ KNOWN: dict[str, Any] = {
     "vllm.v1.attention.backends.utils.PAD_SLOT_ID": -1,
     "vllm.v1.attention.backends.utils.NULL_BLOCK_ID": 0,
     "vllm.utils.platform_utils.num_compute_units": lambda *_: 1,
+    "vllm.utils.gpu_sync_debug.gpu_sync_allowed": nullcontext,
     "vllm.model_executor.layers.mamba.mamba_utils.is_conv_state_dim_first": lambda: False,
 }
 """What a stub module does hold: values typed again, since the files that define them need half the engine."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -96,6 +97,8 @@ def _open(release: Release) -> tuple[BuilderHere, bool]:
     for layout in layouts_for(release.version):
         try:
             described = {**asdict(layout), "fields": layout.fields}
+            for name in layout.modules:  # the kernels' files may have met them as stubs
+                sys.modules.pop(name, None)
             return BuilderHere(release.root, described), layout.drafts == LAYOUTS[0].drafts
         except StubUsed as error:
             reasons.append(str(error))
