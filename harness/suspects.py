@@ -14,7 +14,9 @@ from harness.check.metadata import Finding, batches, judge
 from harness.check.small_batches import small_batches
 from harness.errors import HarnessError, Unsupported
 from harness.packing import Batch
+from harness.run import Judge
 from harness.scenario import Scenario
+from harness.targets.protocols import EngineTarget
 from harness.targets.upstream.metadata import MetadataBuilder
 from harness.targets.upstream.metadata_runner import Feed
 from harness.targets.upstream.wheel import release_files
@@ -83,9 +85,7 @@ class MetadataSuspect:
             own = _findings(builder, flat, builder.own)
             other = _findings(builder, flat, builder.other)
         except HarnessError as error:
-            verdict = Verdict.UNSUPPORTED if isinstance(error, Unsupported) else Verdict.INCONCLUSIVE
-            reason = str(error).splitlines()[0]
-            return {scenario.name: Cell(verdict=verdict, summary=reason) for scenario in scenarios}
+            return {scenario.name: _undecided(error) for scenario in scenarios}
         cells = {}
         for scenario, mine in zip(scenarios, steps, strict=True):
             theirs, own = own[: len(mine)], own[len(mine) :]
@@ -127,6 +127,55 @@ class MetadataSuspect:
             self._tell(f"steps of {scenario.name!r}, from the correct engine")
             self._steps[scenario.name] = list(batches(scenario, self._run(scenario)))
         return self._steps[scenario.name]
+
+
+class EngineSuspect:
+    """Kernels of a release inside the correct engine, judged by its states: any part that a target can swap in.
+
+    ``open_release`` gives the target of a release; Unsupported and TargetError are its answers, too. Noise and signal
+    are measured on ``reference``, the correct engine.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        open_release: Callable[[str], EngineTarget],
+        reference: EngineTarget,
+        judge: Judge,
+        tell: Tell,
+    ) -> None:
+        self.name = name
+        self._open_release = open_release
+        self._reference = reference
+        self._judge = judge
+        self._tell = tell
+
+    def judge(self, release: str, scenarios: Sequence[Scenario]) -> dict[str, Cell]:
+        """Every scenario that the target can run."""
+        return {scenario.name: self._cell(release, scenario) for scenario in scenarios}
+
+    def _cell(self, release: str, scenario: Scenario) -> Cell:
+        self._tell(f"{release}  {self.name}  {scenario.name}")
+        try:
+            target = self._open_release(release)
+            trace = target.run(scenario)
+        except HarnessError as error:
+            return _undecided(error)
+        gauges = self._judge.calibrate(self._reference, scenario, trace)
+        judgement = self._judge.judge(scenario, trace, gauges)
+        self._judge.forget()
+        first = judgement.first
+        if first is None:
+            said = "; ".join(e.summary for e in judgement.evidence if e.verdict is judgement.verdict)
+            return Cell(verdict=judgement.verdict, summary=said)
+        summary = f"{first.at}: {first.diagnosis or first.message}"
+        return Cell(verdict=judgement.verdict, summary=summary, symptoms=(first.kind,))
+
+
+def _undecided(error: HarnessError) -> Cell:
+    """A release that cannot do it is UNSUPPORTED; one that could not be asked decides nothing."""
+    verdict = Verdict.UNSUPPORTED if isinstance(error, Unsupported) else Verdict.INCONCLUSIVE
+    return Cell(verdict=verdict, summary=str(error).splitlines()[0])
 
 
 def _findings(builder: MetadataBuilder, steps: Sequence[Batch], feed: Feed) -> list[list[Finding]]:

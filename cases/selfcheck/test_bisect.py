@@ -13,10 +13,15 @@ import pytest
 
 from harness import cli
 from harness.bisect import KNOWN, Boundary, Symptoms, bisect, released
-from harness.errors import EngineError, HarnessError, Unsupported, UsageError
+from harness.errors import EngineError, HarnessError, TargetError, Unsupported, UsageError
+from harness.lab import Lab, Plan
+from harness.models.tiny import ensure
+from harness.run import Judge
 from harness.rundir import RunDir
 from harness.scenario import Request, Scenario
-from harness.suspects import Cell
+from harness.suspects import Cell, EngineSuspect
+from harness.targets.protocols import EngineTarget
+from harness.targets.registry import TargetOptions, open_target
 from harness.targets.upstream.metadata_versions import version_key
 from harness.upstream_table import judge_once, judge_releases, markdown
 from harness.verdict import Verdict
@@ -155,6 +160,32 @@ def test_a_cell_that_is_known_is_not_asked_again(tmp_path: Path) -> None:
     again = judge_once("0.1.0", SCENARIOS, suspect, RunDir.resume(run_dir.path), silent)
     assert again == first
     assert suspect.asked == ["0.1.0"]
+
+
+def test_kernels_of_a_release_are_judged_by_the_states_they_leave() -> None:
+    """The variants of the embedded engine stand for releases."""
+    folder = ensure("peaked")
+    lab = Lab(folder, ROOT / "fixtures")
+    plans = {f"r{i}": Plan(guided=True, turns=((n, n), (n, 1))) for i, n in enumerate((3, 1))}
+    scenario = lab.forced("rows of 4 and 2", k=3, plans=plans)
+    under = open_target("embedded", TargetOptions(folder=folder))
+
+    def open_release(name: str) -> EngineTarget:
+        if name == "0.1.0":
+            raise Unsupported("0.1.0 has no such kernel")
+        if name == "0.2.0":
+            raise TargetError("the package index does not answer")
+        return under(name)
+
+    suspect = EngineSuspect("conv", open_release, under("fixed"), Judge(folder), silent)
+    cells = {
+        name: suspect.judge(name, [scenario])[scenario.name]
+        for name in ("0.1.0", "0.2.0", "before-fix", "fixed")
+    }
+    assert [cell.verdict.value for cell in cells.values()] == ["UNSUPPORTED", "INCONCLUSIVE", "FAIL", "PASS"]
+    assert cells["before-fix"].symptoms == ("state",)
+    assert "step 1" in cells["before-fix"].summary
+    assert "no such kernel" in cells["0.1.0"].summary
 
 
 ENDS: list[tuple[Exception | int, int, int]] = [

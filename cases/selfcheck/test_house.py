@@ -50,7 +50,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "rundir": ({*WORDS, "codec"}, set()),
     "repro": ({*WORDS, "cases", "check", "codec", "run", "rundir", "targets"}, set()),
     "bisect": ({"errors", "targets.upstream"}, set()),
-    "suspects": ({*WORDS, "check", "targets.upstream"}, set()),
+    "suspects": ({*WORDS, "check", "run", "targets", "targets.upstream"}, set()),
     "upstream_table": ({*WORDS, "codec", "rundir", "suspects"}, set()),
     "upstream_verbs": (ANY, ANY),
     "cases": (ANY, ANY),

