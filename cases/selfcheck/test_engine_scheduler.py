@@ -335,10 +335,14 @@ class TestEnds:
             assert tokens.index(lab.end_token) == len(tokens) - 1
             assert trace.completions["r0"].finish_reason == "stop"
 
+    @pytest.mark.parametrize("ignore_eos", [False, True])
     def test_an_end_token_among_drafts_is_accepted_or_rejected_as_the_script_says(
-        self, target: EmbeddedTarget, judge: Judge, lab: Lab
+        self, target: EmbeddedTarget, judge: Judge, lab: Lab, ignore_eos: bool
     ) -> None:
-        """The grammar may end after two digits. The first end token is rejected: nothing must stay ended."""
+        """The grammar may end after two digits. The first end token is rejected: nothing must stay ended.
+
+        The last one is accepted, and whether or not end tokens count, nothing comes behind the grammar's end.
+        """
         one, two, three, four = (lab.encode(digit)[0] for digit in "1234")
         end = lab.end_token
         turns = (
@@ -353,7 +357,7 @@ class TestEnds:
         )
         scenario = Scenario(
             name="end tokens",
-            requests=(guided, replace(guided, id="r1", grammar=None)),
+            requests=(replace(guided, ignore_eos=ignore_eos), replace(guided, id="r1", grammar=None)),
             k=3,
             script={"r0": turns, "r1": turns},
             must_observe={"rollback": 4, "grammar trim": 1, "different accepted counts": 0},
