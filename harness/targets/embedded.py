@@ -13,14 +13,14 @@ import torch
 from harness.engine.config import EngineConfig
 from harness.engine.engine import Engine, RowResult, StepResult
 from harness.engine.guided import Grammars, Guide
-from harness.engine.kernels.select import Kind, select
+from harness.engine.kernels.select import Kind, Selection, select
 from harness.engine.loader import Loader
 from harness.engine.policy import Policy
 from harness.engine.recompile import CountingKernels
 from harness.engine.request import EngineRequest, ForcedTurn
 from harness.engine.sampler import SamplingParams
 from harness.engine.variants import variant
-from harness.errors import ScenarioError, UsageError
+from harness.errors import ScenarioError, Unsupported, UsageError
 from harness.scenario import Request, Scenario
 from harness.targets.protocols import Capability
 from harness.trace import Array, Completion, Crash, LayerState, RowTrace, StepTrace, Trace
@@ -35,7 +35,7 @@ class EmbeddedTarget:
 
     loader: Loader
     policy: Policy
-    kernels: Kind = "auto"
+    kernels: Kind | Selection = "auto"
     device: str = "cpu"
     state_dtype: torch.dtype = torch.float32
     speculate: bool = True
@@ -47,10 +47,15 @@ class EmbeddedTarget:
         return f"embedded:{self.policy.name}"
 
     @property
+    def selection(self) -> Selection:
+        """The kernels and why: those that were handed in, or those of a kind."""
+        return self.kernels if isinstance(self.kernels, Selection) else select(self.kernels, self.device)
+
+    @property
     def setting(self) -> dict[str, str]:
         """The kernels and why, the dtype of the states."""
         return {
-            "kernels": select(self.kernels, self.device).reason,
+            "kernels": self.selection.reason,
             "state dtype": str(self.state_dtype).removeprefix("torch."),
         }
 
@@ -96,7 +101,7 @@ class _Run:
         self._target = target
         self._scenario = scenario
         self._grammars = Grammars(target.loader.vocabulary, target.policy.guide)
-        selection = select(target.kernels, target.device)
+        selection = target.selection
         config = target.config(scenario, reverse_rows=reverse_rows)
         counted = scenario.most_compilations is not None
         self._counting = CountingKernels(selection.kernels, target.policy, config.k) if counted else None
@@ -111,7 +116,7 @@ class _Run:
         crash = None
         try:
             self._drive()
-        except UsageError:  # what it was asked to do cannot be done here: that convicts nobody
+        except (UsageError, Unsupported):  # what it was asked to do cannot be done here: that convicts nobody
             raise
         except Exception as error:  # noqa: BLE001  whatever the suspect dies of is the finding
             crash = _crash(len(self._steps), error)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from harness.engine.batch import Batch
-from harness.engine.config import EngineConfig
 from harness.errors import Unsupported
 from harness.packing import Batch as Rows
 from harness.packing import Row
@@ -21,6 +20,8 @@ from harness.targets.upstream.wheel import Release
 
 LAYER = "layer"
 """The name under which a layer finds its metadata."""
+MOST_ROWS = 256
+"""``max_num_seqs`` of the builder: more rows than any scenario has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +35,13 @@ class Step:
 class BuilderHere(Builder):
     """The builder in this process: its answers as tensors, its errors as they are."""
 
-    def open(self, config: EngineConfig) -> None:
-        """A new engine: builders keep state."""
-        sizes = {"k": config.k, "max_num_seqs": config.max_num_seqs, "capture_sizes": ()}
-        self._device = config.device
+    def open(self, k: int) -> None:
+        """For an engine with k drafts. Without captured graphs a builder keeps nothing from step to step."""
+        sizes = {"k": k, "max_num_seqs": MOST_ROWS, "capture_sizes": ()}
         self._built = self._class(self._cache_spec(sizes), [LAYER], _vllm_config(sizes), torch.device("cpu"))
 
-    def build(self, step: dict[str, Any]) -> Any:
-        """The release's own metadata for a step of ``hand_over``, on the engine's device."""
+    def build(self, step: dict[str, Any], device: torch.device) -> Any:
+        """The release's own metadata for a step of ``hand_over``."""
         drafts = step["drafts"]
         speculative = (
             {}
@@ -51,28 +51,23 @@ class BuilderHere(Builder):
         built = self._built.build(
             common_prefix_len=0, common_attn_metadata=self._metadata(step), **speculative
         )
-        return _moved(built, self._device)
+        return _moved(built, device)
 
 
 class Steps:
-    """The builder of a release for one engine; a step is built once and serves every layer."""
+    """The builder of a release; a step is built once and serves every layer."""
 
     def __init__(self, release: Release) -> None:
         facts = MetadataBuilder(release)
         self.feed: Feed = facts.own
         self._builder, self._old = _open(release)
         self._last: tuple[Batch, Step] | None = None
-        self._config: EngineConfig | None = None
+        self._k: int | None = None
 
     @property
     def retyped(self) -> list[str]:
         """What had to be typed again to load the builder."""
         return self._builder.retyped
-
-    def begin(self, config: EngineConfig) -> None:
-        """A new engine."""
-        self._config, self._last = config, None
-        self._builder.open(config)
 
     def of(self, batch: Batch) -> Step:
         """The step of this batch. Raises what the release's builder raises."""
@@ -81,14 +76,20 @@ class Steps:
         return self._last[1]
 
     def _build(self, batch: Batch) -> Step:
-        assert self._config is not None, "begin() comes first"
-        rows = _rows(batch, self._config)
+        rows = rows_of(batch)
+        if rows.k != self._k:
+            self._builder.open(rows.k)
+            self._k = rows.k
         ordered = in_runner_order(rows)
         starts = batch.tokens.query_start_loc.tolist()
         places = [range(starts[i], starts[i + 1]) for i in (int(row.request) for row in ordered.rows)]
-        order = torch.tensor([place for row in places for place in row], device=batch.tokens.input_ids.device)
-        metadata = self._builder.build(hand_over(ordered, self.feed, no_row=0 if self._old else -1))
-        return Step(order=order, metadata=metadata)
+        device = batch.tokens.input_ids.device
+        order = torch.tensor([place for row in places for place in row], device=device)
+        try:
+            step = hand_over(ordered, self.feed, no_row=0 if self._old else -1)
+            return Step(order=order, metadata=self._builder.build(step, device))
+        except StubUsed as error:
+            raise Unsupported(f"its metadata builder asks for more than is loaded: {error}") from None
 
 
 def _open(release: Release) -> tuple[BuilderHere, bool]:
@@ -105,20 +106,20 @@ def _open(release: Release) -> tuple[BuilderHere, bool]:
     raise Unsupported(f"{release.name}: its metadata builder cannot be loaded: {'; '.join(reasons)}")
 
 
-def _moved(value: Any, device: str) -> Any:
+def _moved(value: Any, device: torch.device) -> Any:
     """A builder's answer with its tensors on a device; the answer itself keeps its class."""
     if isinstance(value, torch.Tensor):
         return value.to(device)
     if isinstance(value, dict):
         return {key: _moved(item, device) for key, item in value.items()}
-    if is_dataclass(value) and not isinstance(value, type) and device != "cpu":
+    if is_dataclass(value) and not isinstance(value, type) and device.type != "cpu":
         return replace(
             value, **{f.name: _moved(getattr(value, f.name), device) for f in fields(value) if f.init}
         )
     return value
 
 
-def _rows(batch: Batch, config: EngineConfig) -> Rows:
+def rows_of(batch: Batch) -> Rows:
     """Our batch in the words of the ledger; a row is called by its place."""
     lengths = batch.tokens.query_start_loc.diff().tolist()
     starts = batch.tokens.context_lens.tolist()
@@ -131,7 +132,7 @@ def _rows(batch: Batch, config: EngineConfig) -> Rows:
         else iter(())
     )
     prompts = iter(plain.slots.tolist()) if plain else iter(())
-    rows = []
+    rows: list[Row] = []
     for i, (tokens, start, verifying) in enumerate(zip(lengths, starts, verifies, strict=True)):
         slots, accepted = next(verify) if verifying else (next(prompts), 1)
         rows.append(
@@ -145,4 +146,4 @@ def _rows(batch: Batch, config: EngineConfig) -> Rows:
                 in_prompt=not verifying,
             )
         )
-    return Rows(rows=tuple(rows), k=config.k, max_num_seqs=config.max_num_seqs)
+    return Rows(rows=tuple(rows), k=len(rows[0].slots) - 1, max_num_seqs=MOST_ROWS)

@@ -1,0 +1,54 @@
+"""The process in which a suspect runs: JSON lines in, JSON lines out, until the input ends.
+
+    <- {"order": {...}}                                        -> {"setting": {...}}
+    <- {"scenario": "...", "reverse_rows": false, "trace": PATH}  -> {"trace": PATH}
+
+Any line may be answered by ``{"unsupported": REASON}`` or ``{"usage": MESSAGE}``. A crash of the suspect is in the
+trace; if this process dies instead, the parent sees its input end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+from harness.errors import HarnessError, Unsupported
+from harness.scenario import Scenario
+from harness.targets.upstream.order import Order
+
+
+def main() -> None:
+    """Serve one parent."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever the suspect prints must not mix with the answers
+    made = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            if made is None:
+                from harness.targets.upstream.suspects import make
+
+                made = make(Order(**request["order"]))
+                _answer(answers, {"setting": {**made.target.setting, **made.notes}})
+                continue
+            trace = made.target.run(
+                Scenario.from_json(request["scenario"]), reverse_rows=request["reverse_rows"]
+            )
+            trace.save(Path(request["trace"]))
+            _answer(answers, {"trace": request["trace"]})
+        except Unsupported as error:
+            _answer(answers, {"unsupported": str(error)})
+        except HarnessError as error:
+            _answer(answers, {"usage": str(error)})
+
+
+def _answer(answers: TextIO, answer: dict[str, Any]) -> None:
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main()
