@@ -143,14 +143,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--target", default="embedded", help="what is tested (default: the embedded engine)")
+    add(
+        "--target",
+        default="embedded",
+        help="embedded (default), vllm==0.10.2, vllm:CHECKOUT, fla==0.6.0, or your kernel: package.module:function",
+    )
     add("--variant", action="append", metavar="NAME", help="only this variant; may be repeated")
     add("--seed", type=int, default=0, help="seed of everything random (default 0)")
     add(
         "--preset",
-        choices=("peaked", "flat"),
-        default="peaked",
-        help="the tiny model to use (default peaked)",
+        choices=("peaked", "flat", "narrow"),
+        help="the tiny model to use (default peaked; narrow under Triton's interpreter)",
     )
     add("--model", type=Path, metavar="FOLDER", help="a Qwen3-Next checkpoint folder instead of a tiny model")
     add(

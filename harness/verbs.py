@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +13,16 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from harness.cases import STANDARD_VARIANTS, find_case, find_root, load_cases
-from harness.errors import UsageError
+from harness.cases import REFERENCE_VARIANT, STANDARD_VARIANTS, find_case, find_root, load_cases
+from harness.errors import Unsupported, UsageError
 from harness.lab import Lab
-from harness.models.tiny import ensure
+from harness.models.tiny import default_cache, ensure
 from harness.report import html, terminal
 from harness.repro import Reproduction, Result, reproduce
 from harness.run import Judge
 from harness.rundir import RunDir, slug
 from harness.scenario import Scenario
-from harness.targets.registry import TargetOptions, open_target
+from harness.targets.registry import EMBEDDED, TargetOptions, columns, interprets, left_out, open_target
 from harness.verdict import Verdict
 
 
@@ -30,8 +32,8 @@ def repro(args: argparse.Namespace) -> dict[str, Any]:
     root = args.cases or find_root()
     case = find_case(load_cases(root), args.issue)
     folder = _model(args, console)
-    scenarios = list(case.build(Lab(folder, root / "fixtures", args.seed)))
-    variants = _chosen(args.variant, case.variants)
+    scenarios = _fitting(args, console, case.build(Lab(folder, root / "fixtures", args.seed)))
+    variants = _chosen(args, case.variants)
     reproduction, run_dir = _reproduce(
         args, console, root, f"repro-{slug(case.number)}", scenarios, variants, folder
     )
@@ -40,7 +42,9 @@ def repro(args: argparse.Namespace) -> dict[str, Any]:
         "verb": "repro",
         "issue": case.ref,
         **_summary(args, reproduction, run_dir),
-        "exit": _verdict_alone(args, reproduction) if args.bisect else reproduction.exit_code,
+        "exit": _verdict_alone(args, reproduction)
+        if args.bisect or args.target != EMBEDDED
+        else reproduction.exit_code,
     }
 
 
@@ -50,9 +54,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     scenario = Scenario.read(args.scenario)
     root = args.cases or find_root()
     folder = _model(args, console)
-    variants = _chosen(args.variant, STANDARD_VARIANTS)
+    variants = _chosen(args, STANDARD_VARIANTS)
+    scenarios = _fitting(args, console, [scenario])
     reproduction, run_dir = _reproduce(
-        args, console, root, f"run-{slug(scenario.name)}", [scenario], variants, folder
+        args, console, root, f"run-{slug(scenario.name)}", scenarios, variants, folder
     )
     _show(console, scenario.title or scenario.name, reproduction, run_dir)
     return {
@@ -68,7 +73,7 @@ def _verdict_alone(args: argparse.Namespace, reproduction: Reproduction) -> int:
     codes = [
         reproduction.verdict(name).exit_code
         for name in reproduction.variants
-        if not args.variant or name in args.variant
+        if args.target != EMBEDDED or not args.variant or name in args.variant
     ]
     return 1 if 1 in codes else max(codes, default=125)
 
@@ -117,14 +122,30 @@ def _model(args: argparse.Namespace, console: Console) -> Path:
     if args.model:
         console.print(f"model: {args.model}", highlight=False)
         return Path(args.model)
+    args.preset = args.preset or ("narrow" if interprets(args.target, args.device) else "peaked")
     folder = ensure(args.preset)
     console.print(f"model: tiny Qwen3-Next, preset {args.preset} ({folder})", highlight=False, soft_wrap=True)
     return folder
 
 
-def _chosen(asked: list[str] | None, shipped: tuple[str, ...]) -> list[str]:
-    """The variants to run; the correct one always, since noise is measured on it."""
-    return list(dict.fromkeys([*(asked or shipped), "fixed"]))
+def _chosen(args: argparse.Namespace, shipped: tuple[str, ...]) -> list[str]:
+    """The variants to run; of our engine the correct one always, since noise is measured on it."""
+    of_target = columns(args.target, args.variant)
+    return list(dict.fromkeys(of_target or [*(args.variant or shipped), "fixed"]))
+
+
+def _fitting(args: argparse.Namespace, console: Console, scenarios: Iterable[Scenario]) -> list[Scenario]:
+    """The scenarios that can be run on the target; what is left out, and why, is said."""
+    fitting, args.left_out = [], {}
+    for scenario in scenarios:
+        if reason := left_out(args.target, args.device, scenario):
+            args.left_out[scenario.name] = reason
+            console.print(f"not run: {scenario.name}: {reason}", soft_wrap=True, highlight=False)
+        else:
+            fitting.append(scenario)
+    if not fitting:
+        raise Unsupported(f"{args.target} can run none of these scenarios", hint="specharness list issues")
+    return fitting
 
 
 def _reproduce(
@@ -137,7 +158,12 @@ def _reproduce(
     folder: Path,
 ) -> tuple[Reproduction, RunDir]:
     options = TargetOptions(
-        folder=folder, kernels=args.kernels, device=args.device, state_dtype=args.state_dtype
+        folder=folder,
+        kernels=args.kernels,
+        device=args.device,
+        state_dtype=args.state_dtype,
+        cache=default_cache(os.environ).parent,
+        tell=lambda line: console.print(line, soft_wrap=True, highlight=False),
     )
     open_variant = open_target(args.target, options)
     targets = [open_variant(variant) for variant in variants]  # a wrong name must not cost a run
@@ -221,7 +247,11 @@ def proven(reproduction: Reproduction) -> list[str]:
     reproduced = (
         "no failure is documented" if reproduction.reproduced is None else _yes(reproduction.reproduced)
     )
-    lines = [f"reproduced: {reproduced}; fixed: {_yes(reproduction.fixed)}"]
+    lines = (
+        [f"reproduced: {reproduced}; fixed: {_yes(reproduction.fixed)}"]
+        if REFERENCE_VARIANT in reproduction.variants
+        else [f"{name}: {reproduction.verdict(name).value}" for name in reproduction.variants]
+    )
     for name in reproduction.variants:
         failing = [r.scenario.name for r in reproduction.results if _verdict(r, name) is Verdict.FAIL]
         if failing:
@@ -282,5 +312,6 @@ def _summary(args: argparse.Namespace, reproduction: Reproduction, run_dir: RunD
         "noise": reproduction.gauge.least_noise,
         "signal": reproduction.gauge.least_signal,
         "seed": args.seed,
+        "left_out": args.left_out,
         "run_dir": str(run_dir.path),
     }
