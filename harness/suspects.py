@@ -5,8 +5,9 @@ A suspect is anything with a name and ``judge``; the table and the bisection kno
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from harness.packing import Batch
 from harness.run import Judge
 from harness.scenario import Scenario
 from harness.targets.protocols import EngineTarget
-from harness.targets.upstream.metadata import MetadataBuilder
+from harness.targets.upstream.metadata import Answer, MetadataBuilder
 from harness.targets.upstream.metadata_runner import Feed
 from harness.targets.upstream.wheel import release_files
 from harness.trace import Trace
@@ -47,6 +48,11 @@ class Suspect(Protocol):
         """How tables call it."""
         ...
 
+    @property
+    def left_out(self) -> Callable[[Scenario], str | None]:
+        """Why a scenario is not for this suspect; ``None`` where it is."""
+        ...
+
     def judge(self, release: str, scenarios: Sequence[Scenario]) -> Mapping[str, Cell]:
         """A cell for every scenario, by its name. Never raises for what the release cannot do: UNSUPPORTED says why."""
         ...
@@ -63,12 +69,21 @@ class Search:
     zero_draft: int  # the release's own value
     sources: dict[str, str]  # what the runner decides -> the line that says so
     retyped: tuple[str, ...]
+    second: dict[str, str] | None = (
+        None  # kind -> smallest batch as model runner V2 hands it over; None: no such runner
+    )
+    second_sources: dict[str, str] = field(default_factory=dict)
 
 
 class MetadataSuspect:
     """The metadata builder. Its steps come from the correct engine's trace of each scenario."""
 
     name = "metadata builder"
+
+    @staticmethod
+    def left_out(scenario: Scenario) -> str | None:
+        """It takes every scenario."""
+        return None
 
     def __init__(self, cache: Path, run: Callable[[Scenario], Trace], tell: Tell) -> None:
         self._cache = cache
@@ -98,25 +113,18 @@ class MetadataSuspect:
         builder = self._open(release)
         tried = list(small_batches())
         answer = builder.pack(tried, builder.own)
-        smallest: dict[str, str] = {}
-        counts: dict[str, int] = {}
-        for batch, packed in answer:
-            found = {finding.kind: finding for finding in reversed(judge(batch, packed))}
-            for kind, finding in found.items():
-                smallest.setdefault(kind, f"`{batch}`: {finding.request} {finding.message}")
-                counts[kind] = counts.get(kind, 0) + 1
-        other: dict[str, int] = {}
-        for found_there in _findings(builder, tried, builder.other):
-            for kind in {finding.kind for finding in found_there}:
-                other[kind] = other.get(kind, 0) + 1
+        smallest, counts = _tally(answer)
+        second, second_sources = builder.second or (None, {})
         return Search(
             tried=len(tried),
             smallest=smallest,
             counts=counts,
-            other=other,
+            other=_tally(builder.pack(tried, builder.other))[1],
             zero_draft=builder.own.zero_draft,
             sources=builder.facts.sources,
             retyped=answer.retyped,
+            second=None if second is None else _tally(builder.pack(tried, second))[0],
+            second_sources=second_sources,
         )
 
     def _open(self, release: str) -> MetadataBuilder:
@@ -129,35 +137,54 @@ class MetadataSuspect:
         return self._steps[scenario.name]
 
 
-class EngineSuspect:
-    """Kernels of a release inside the correct engine, judged by its states: any part that a target can swap in.
+def _tally(answer: Answer) -> tuple[dict[str, str], dict[str, int]]:
+    """The smallest batch that shows each kind of finding, and how many show it."""
+    smallest: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    for batch, packed in answer:
+        found = judge(batch, packed)
+        for finding in found:
+            smallest.setdefault(finding.kind, f"`{batch}`: {finding.request} {finding.message}")
+        counts.update({finding.kind for finding in found})
+    return smallest, dict(counts)
 
-    ``open_release`` gives the target of a release; Unsupported and TargetError are its answers, too. Noise and signal
-    are measured on ``reference``, the correct engine.
+
+class EngineSuspect:
+    """Code of a release inside the correct engine, judged by its states: any part that a target can swap in.
+
+    ``open_release`` gives the target of a release; Unsupported and TargetError are its answers, too. ``left_out`` says
+    why a scenario is not for it. Noise and signal are measured on ``reference``, the correct engine.
     """
 
     def __init__(
         self,
         name: str,
         open_release: Callable[[str], EngineTarget],
+        left_out: Callable[[Scenario], str | None],
         reference: EngineTarget,
         judge: Judge,
         tell: Tell,
     ) -> None:
         self.name = name
+        self.left_out = left_out
         self._open_release = open_release
         self._reference = reference
         self._judge = judge
         self._tell = tell
 
     def judge(self, release: str, scenarios: Sequence[Scenario]) -> dict[str, Cell]:
-        """Every scenario that the target can run."""
-        return {scenario.name: self._cell(release, scenario) for scenario in scenarios}
-
-    def _cell(self, release: str, scenario: Scenario) -> Cell:
-        self._tell(f"{release}  {self.name}  {scenario.name}")
+        """Every scenario, on one target."""
         try:
             target = self._open_release(release)
+        except HarnessError as error:
+            return {scenario.name: _undecided(error) for scenario in scenarios}
+        return {
+            scenario.name: self._cell(target, scenario, f"{release}  {self.name}") for scenario in scenarios
+        }
+
+    def _cell(self, target: EngineTarget, scenario: Scenario, where: str) -> Cell:
+        self._tell(f"{where}  {scenario.name}")
+        try:
             trace = target.run(scenario)
         except HarnessError as error:
             return _undecided(error)

@@ -32,11 +32,14 @@ Key = tuple[str, str]  # suspect, release
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Cells by suspect and release, and what small batches show by release, or why they show nothing."""
+    """Cells by suspect and release; scenarios that a suspect leaves out, and why; what small batches show by release,
+    or why they show nothing.
+    """
 
     releases: tuple[str, ...]
     scenarios: tuple[Scenario, ...]
     cells: Mapping[Key, Mapping[str, Cell]]
+    left_out: Mapping[str, Mapping[str, str]]  # suspect -> scenario -> reason
     searches: Mapping[str, Search | str]
 
     @property
@@ -55,13 +58,21 @@ def judge_releases(
 ) -> Table:
     """Every suspect of every release; what is known is on disk at once and is not asked again on resume."""
     cells: dict[Key, Mapping[str, Cell]] = {}
+    left_out: dict[str, dict[str, str]] = {}
     searches: dict[str, Search | str] = {}
     for suspect in suspects:
+        left_out[suspect.name] = {s.name: reason for s in scenarios if (reason := suspect.left_out(s))}
         for release in releases:
             cells[suspect.name, release] = judge_once(release, scenarios, suspect, run_dir, tell)
             if isinstance(suspect, MetadataSuspect):
                 searches[release] = _search_once(suspect, release, run_dir, tell)
-    return Table(releases=tuple(releases), scenarios=tuple(scenarios), cells=cells, searches=searches)
+    return Table(
+        releases=tuple(releases),
+        scenarios=tuple(scenarios),
+        cells=cells,
+        left_out=left_out,
+        searches=searches,
+    )
 
 
 def judge_once(
@@ -71,7 +82,8 @@ def judge_once(
     saved = run_dir.cell(suspect.name, release)
     if saved is None:
         tell(f"{release}  {suspect.name}")
-        saved = {name: encode(cell) for name, cell in suspect.judge(release, scenarios).items()}
+        fitting = [scenario for scenario in scenarios if not suspect.left_out(scenario)]
+        saved = {name: encode(cell) for name, cell in suspect.judge(release, fitting).items()}
         run_dir.record(suspect.name, release, saved)
     return {name: decode(Cell, cell, f"{release} {name}") for name, cell in saved.items()}
 
@@ -110,7 +122,8 @@ def markdown(table: Table, command: str, setting: str) -> str:
 
 
 def _suspect(table: Table, suspect: str) -> list[str]:
-    names = [scenario.name for scenario in table.scenarios]
+    left_out = table.left_out[suspect]
+    names = [scenario.name for scenario in table.scenarios if scenario.name not in left_out]
     labels = {name: f"{i}" for i, name in enumerate(names, start=1)}
     lines = [f"## {suspect[0].upper()}{suspect[1:]}", ""]
     lines += [f"{label}. {name}" for name, label in labels.items()]
@@ -124,6 +137,8 @@ def _suspect(table: Table, suspect: str) -> list[str]:
             for name in names
             if _told(cells[name])
         ]
+    for reason in dict.fromkeys(left_out.values()):
+        lines += ["", f"Left out, as {reason}: {', '.join(n for n, r in left_out.items() if r == reason)}."]
     lines += ["", "<details><summary>What each cell rests on</summary>", ""]
     lines += ["| release | scenario | first finding, or reason |", "| --- | --- | --- |", *details]
     return [*lines, "", "</details>", ""]
@@ -175,6 +190,12 @@ def _small(table: Table) -> list[str]:
             "",
         ]
     return lines
+
+
+def _all(smallest: Mapping[str, str]) -> str:
+    if not smallest:
+        return "nothing is wrong"
+    return "; ".join(f"**{kind}**, first in {_escaped(text)}" for kind, text in smallest.items())
 
 
 def _escaped(text: str) -> str:

@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,20 @@ from harness.cases import REFERENCE_VARIANT, find_case, find_root, load_cases
 from harness.errors import UsageError
 from harness.lab import Lab
 from harness.models.tiny import default_cache, ensure
+from harness.run import Judge
 from harness.rundir import RunDir, slug
 from harness.scenario import Scenario
-from harness.suspects import VLLM, MetadataSuspect, Suspect, Tell
-from harness.targets.registry import TargetOptions, open_target
+from harness.suspects import VLLM, EngineSuspect, MetadataSuspect, Suspect, Tell
+from harness.targets.registry import EMBEDDED, TargetOptions, left_out, open_target
 from harness.upstream_table import RELEASES, judge_once, judge_releases, markdown
 from harness.verdict import Verdict
+
+KERNELS = {
+    "conv": "convolution update",
+    "recurrence": "verify recurrence",
+    "forward": "layer with its kernels and its metadata builder",
+}
+"""Suspects beside the metadata builder, by their names on the command line."""
 
 
 def table(args: argparse.Namespace) -> dict[str, Any]:
@@ -35,7 +44,7 @@ def table(args: argparse.Namespace) -> dict[str, Any]:
     folder = ensure(args.preset)
     scenarios = _scenarios(root, folder, args.issues, args)
     run_dir = _run_dir(args, root, "upstream-table", {**_setting(args, scenarios), "releases": releases})
-    suspects = _suspects(folder, console)
+    suspects = _suspects(args, folder, console)
     made = judge_releases(releases, scenarios, suspects, run_dir, _teller(console))
     path = args.out or root / "reports" / "baselines" / "upstream.md"
     setting = f"torch {version('torch')}, seed {args.seed}"
@@ -66,7 +75,7 @@ def bisection(args: argparse.Namespace) -> dict[str, Any]:
     scenarios = _scenarios(root, folder, [args.issue], args)
     setting = {**_setting(args, scenarios), "good": args.good, "bad": args.bad}
     run_dir = _run_dir(args, root, f"bisect-{slug(args.issue)}", setting)
-    suspects = _suspects(folder, console)
+    suspects = _suspects(args, folder, console)
     tell = _teller(console)
 
     def judge(release: str) -> Symptoms | None:
@@ -129,10 +138,27 @@ def _named(scenario: Scenario, name: str) -> Scenario:
     return replace(scenario, name=name)
 
 
-def _suspects(folder: Path, console: Console) -> list[Suspect]:
-    """Every suspect that can be taken out of a release here."""
-    correct = open_target("embedded", TargetOptions(folder=folder, kernels="naive"))(REFERENCE_VARIANT)
-    return [MetadataSuspect(_cache(), correct.run, _teller(console))]
+def _suspects(args: argparse.Namespace, folder: Path, console: Console) -> list[Suspect]:
+    """The suspects that were asked for, on the model of ``folder``."""
+    tell = _teller(console)
+    correct = open_target(EMBEDDED, TargetOptions(folder=folder, kernels="naive"))(REFERENCE_VARIANT)
+    judge = cache(lambda: Judge(folder))
+    options = TargetOptions(folder=folder, device=args.device, cache=_cache(), tell=tell)
+
+    def kernel(part: str) -> Suspect:
+        return EngineSuspect(
+            KERNELS[part],
+            lambda release: open_target(f"{VLLM}=={release}", options)(part),
+            lambda scenario: left_out(f"{VLLM}==", args.device, scenario),
+            correct,
+            judge(),
+            tell,
+        )
+
+    asked = args.suspects or ["metadata"]
+    return [
+        MetadataSuspect(_cache(), correct.run, tell) if name == "metadata" else kernel(name) for name in asked
+    ]
 
 
 def _cache() -> Path:
@@ -158,7 +184,13 @@ def _run_dir(args: argparse.Namespace, root: Path, name: str, setting: dict[str,
 
 
 def _setting(args: argparse.Namespace, scenarios: Sequence[Scenario]) -> dict[str, Any]:
-    return {"seed": args.seed, "preset": args.preset, "scenarios": [scenario.name for scenario in scenarios]}
+    return {
+        "seed": args.seed,
+        "preset": args.preset,
+        "device": args.device,
+        "suspects": args.suspects or ["metadata"],
+        "scenarios": [scenario.name for scenario in scenarios],
+    }
 
 
 def _teller(console: Console) -> Tell:
@@ -167,5 +199,8 @@ def _teller(console: Console) -> Tell:
 
 def _command(args: argparse.Namespace) -> str:
     words = ["specharness", "upstream-table"]
-    words += [word for name in args.releases or () for word in ("--releases", name)]
+    for option in ("suspects", "releases", "issues", "scenario"):
+        words += [word for name in getattr(args, option) or () for word in (f"--{option}", name)]
+    words += ["--preset", args.preset] if args.preset != "peaked" else []
+    words += ["--device", args.device] if args.device != "cpu" else []
     return shlex.join(words)

@@ -118,7 +118,8 @@ def test_without_an_index_the_known_releases_serve_and_that_is_said(pip: tuple[s
 
 
 SCENARIOS = [
-    Scenario(name=name, requests=(Request(id="r", prompt=(1,), max_tokens=1),)) for name in ("1 a", "1 b")
+    Scenario(name=name, requests=(Request(id="r", prompt=(1,), max_tokens=1),))
+    for name in ("1 a", "1 b", "1 c")
 ]
 
 
@@ -129,6 +130,9 @@ class FakeSuspect:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+
+    def left_out(self, scenario: Scenario) -> str | None:
+        return "it is too long" if scenario.name == "1 c" else None
 
     def judge(self, release: str, scenarios: Sequence[Scenario]) -> Mapping[str, Cell]:
         self.asked.append(release)
@@ -149,6 +153,7 @@ def test_the_table_has_a_row_for_a_release_and_a_reason_for_every_cell(tmp_path:
         "| 0.3.0 | UNSUPPORTED | UNSUPPORTED |",
         "| 0.1.0 | 1 | step 1: tokens \\| mixed |",
         "| 0.3.0 | 2 | no such layout |",
+        "Left out, as it is too long: 1 c.",
     ):
         assert line in text, text
 
@@ -172,12 +177,14 @@ def test_kernels_of_a_release_are_judged_by_the_states_they_leave() -> None:
 
     def open_release(name: str) -> EngineTarget:
         if name == "0.1.0":
-            raise Unsupported("0.1.0 has no such kernel")
+            raise Unsupported("no such kernel")
         if name == "0.2.0":
             raise TargetError("the package index does not answer")
         return under(name)
 
-    suspect = EngineSuspect("conv", open_release, under("fixed"), Judge(folder), silent)
+    suspect = EngineSuspect(
+        "conv", open_release, lambda scenario: None, under("fixed"), Judge(folder), silent
+    )
     cells = {
         name: suspect.judge(name, [scenario])[scenario.name]
         for name in ("0.1.0", "0.2.0", "before-fix", "fixed")

@@ -19,7 +19,14 @@ from harness.models.tiny import default_cache
 from harness.packing import Batch, Packed, PlainRows, Refused, Row, SpecRows
 from harness.scenario import Request, Scenario
 from harness.targets.upstream.metadata import MetadataBuilder, ask_child
-from harness.targets.upstream.metadata_runner import Feed, hand_over, in_runner_order, read_runner
+from harness.targets.upstream.metadata_runner import (
+    SECOND,
+    Feed,
+    hand_over,
+    in_runner_order,
+    read_runner,
+    read_second,
+)
 from harness.targets.upstream.metadata_stubs import make_stub, reverse_ties
 from harness.targets.upstream.metadata_versions import LAYOUTS, layouts_for, version_key
 from harness.targets.upstream.wheel import Release, release_files
@@ -212,6 +219,27 @@ def test_rows_are_padded_only_where_a_graph_is_replayed() -> None:
     unequal = replace(full, rows=(row(0, K, 2), row(1, 1, 1)))
     assert hand_over(unequal, OWN, no_row=-1)["num_actual_tokens"] == 6
     assert hand_over(full, replace(OWN, pads_with=None), no_row=-1)["query_start_loc"] == [0, 4]
+
+
+def test_model_runner_v2_replays_no_prompts_and_takes_a_last_token_as_a_row() -> None:
+    second = read_second(
+        {
+            SECOND[0]: "    num_decode_draft_tokens_np = np.full(num_reqs, -1, dtype=np.int32)\n"
+            "        is_decode, num_draft_tokens_per_req, -1\n    _scatter_num_accepted_kernel[(num_reqs,)](\n",
+            SECOND[1]: "\n    one_token_ext = (num_new_tokens == 1)\n",
+        }
+    )
+    assert second is not None
+    feed, lines = second
+    assert feed.zero_draft == 0
+    assert any("gpu/model_runner.py:2 `one_token_ext" in line for line in lines.values())
+    last = row(0, 0, 1, in_prompt=True)
+    fresh = row(1, 0, 1, in_prompt=True, start=0)
+    handed = hand_over(replace(STEP, rows=(last, fresh)), feed, no_row=-1)
+    assert (handed["drafts"], handed["is_prefilling"]) == ([0, -1], [False, True])
+    full = replace(STEP, rows=(row(0, K, 1, in_prompt=True),), capture_sizes=(8,))
+    assert hand_over(full, feed, no_row=-1)["num_actual_tokens"] == 4
+    assert hand_over(full, OWN, no_row=-1)["num_actual_tokens"] == 8
 
 
 def test_runner_order_puts_prompts_last_and_keeps_the_rest() -> None:

@@ -18,11 +18,13 @@ from harness.errors import TargetError, Unsupported
 from harness.packing import Batch, Packed, PlainRows, Refused, SpecRows
 from harness.targets.upstream.metadata_runner import (
     RUNNER,
+    SECOND,
     Feed,
     RunnerFacts,
     hand_over,
     in_runner_order,
     read_runner,
+    read_second,
     replayed_tokens,
 )
 from harness.targets.upstream.metadata_versions import LAYOUTS, Layout, layouts_for
@@ -75,6 +77,12 @@ class MetadataBuilder:
         )
 
     @property
+    def second(self) -> tuple[Feed, dict[str, str]] | None:
+        """How model runner V2 hands steps over, and the lines that say so; ``None`` without one of a known kind."""
+        paths = {name: self._release.source(name) for name in SECOND}
+        return read_second({name: path.read_text(encoding="utf-8") for name, path in paths.items() if path})
+
+    @property
     def other(self) -> Feed:
         """The same, with the other value for rows without drafts; a step of such rows is passed then."""
         return replace(self.own, zero_draft=-1 - self.own.zero_draft, without_drafts=True)
@@ -95,7 +103,7 @@ class MetadataBuilder:
                 reasons.append(f"laid out as {layout.since}: {result['unsupported']}")
                 continue
             flat = [answer for answers in result["answers"] for answer in answers]
-            packed = tuple(_read(a, b, layout) for a, b in zip(flat, ordered, strict=True))
+            packed = tuple(_read(a, b, layout, feed) for a, b in zip(flat, ordered, strict=True))
             return Answer(batches=tuple(ordered), packed=packed, retyped=tuple(result["retyped"]))
         raise Unsupported(f"{self._release.name}: {'; '.join(reasons)}")
 
@@ -146,7 +154,7 @@ def _group(batches: list[Batch], feed: Feed, layout: Layout) -> dict[str, Any]:
     }
 
 
-def _read(answer: dict[str, Any], batch: Batch, layout: Layout) -> Packed | Refused:
+def _read(answer: dict[str, Any], batch: Batch, layout: Layout, feed: Feed) -> Packed | Refused:
     """A builder's fields as rows with tokens and slots."""
     if "crash" in answer:
         return Refused(message=answer["crash"])
@@ -175,7 +183,7 @@ def _read(answer: dict[str, Any], batch: Batch, layout: Layout) -> Packed | Refu
     return Packed(
         num_tokens=sum(fields[name] for name in kinds),
         num_prefills=fields["num_prefills"],
-        replays_stale=replayed_tokens(batch) is not None and not answer["staged"],
+        replays_stale=replayed_tokens(batch, feed) is not None and not answer["staged"],
         spec=spec,
         plain=plain,
     )

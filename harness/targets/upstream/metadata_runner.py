@@ -8,12 +8,15 @@ the fact is ``None``, and the suspect is UNSUPPORTED.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.packing import Batch, Row
 
 RUNNER = "vllm/v1/worker/gpu_model_runner.py"
+SECOND = ("vllm/v1/worker/gpu/model_states/mamba_hybrid.py", "vllm/v1/worker/gpu/model_runner.py")
+"""Model runner V2, which newer releases have beside the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +26,10 @@ class Fact:
     value: int | bool | None
     line: int
     text: str
+    file: str = "gpu_model_runner.py"
 
     def __str__(self) -> str:
-        return f"gpu_model_runner.py:{self.line} `{self.text}`"
+        return f"{self.file}:{self.line} `{self.text}`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +65,18 @@ class RunnerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """How a step is handed over: the decisions that are tried, those of the release or others."""
+    """How a step is handed over: the decisions that are tried, those of the release or others.
+
+    ``prompts_replay``: a captured graph is replayed for prompts of k + 1 tokens as well. ``one_token_prompts``: the
+    last token of a prompt that is in cache otherwise is handed over as a row without drafts.
+    """
 
     zero_draft: int
     without_drafts: bool
     refreshes: bool
     pads_with: int | None
+    prompts_replay: bool = True
+    one_token_prompts: bool = False
 
 
 def read_runner(source: str) -> RunnerFacts | str:
@@ -90,6 +100,42 @@ def read_runner(source: str) -> RunnerFacts | str:
     facts: Any = found
     return RunnerFacts(**facts)
 
+
+def read_second(sources: Mapping[str, str]) -> tuple[Feed, dict[str, str]] | None:
+    """How model runner V2 hands steps over, from its two source texts, with the lines; ``None``: not in a known way."""
+    facts = []
+    for name, pattern, value in _SECOND_PATTERNS:
+        match = re.search(pattern, sources.get(name, ""), re.MULTILINE)
+        if match is None:
+            return None
+        line = _line(sources[name], match.start())
+        zero = value if match.lastgroup is None else -1
+        facts.append(
+            Fact(value=zero, line=line, text=match.group().strip(), file=name.removeprefix("vllm/v1/worker/"))
+        )
+    row, step, counts, prompts = facts
+    feed = Feed(
+        zero_draft=int(row.value or 0),
+        without_drafts=True,
+        refreshes=True,
+        pads_with=0,
+        prompts_replay=False,
+        one_token_prompts=True,
+    )
+    return feed, {
+        f"a row without drafts arrives as {row.value}": str(row),
+        "a step without any draft is passed all the same": str(step),
+        "accepted counts are updated after every step": str(counts),
+        "no graph is replayed for prompts, save for a last token": str(prompts),
+    }
+
+
+_SECOND_PATTERNS: tuple[tuple[str, str, int], ...] = (
+    (SECOND[0], r"^ +(?:is_decode|(?P<minus>spec_decode_mask)), num_draft_tokens_per_req, -1$", 0),
+    (SECOND[0], r"^ +num_decode_draft_tokens_np = np\.full\(num_reqs, -1, dtype=np\.int32\)$", 1),
+    (SECOND[0], r"^ +_scatter_num_accepted_kernel\[\(num_reqs,\)\]\($", 1),
+    (SECOND[1], r"^ +one_token_ext = .*$", 1),
+)
 
 _PATTERNS: tuple[tuple[str, str, dict[str, int | bool]], ...] = (
     (
@@ -165,13 +211,18 @@ def hand_over(batch: Batch, feed: Feed, *, no_row: int) -> dict[str, Any]:
 
     Only where a captured graph of the whole step is replayed are rows padded.
     """
-    drafts = [no_row if row.in_prompt else row.drafts or feed.zero_draft for row in batch.rows]
+    one_token = [feed.one_token_prompts and row.tokens == 1 and row.start > 0 for row in batch.rows]
+    prompts = [row.in_prompt and not one for row, one in zip(batch.rows, one_token, strict=True)]
+    drafts = [
+        no_row if prompt else row.drafts or feed.zero_draft
+        for row, prompt in zip(batch.rows, prompts, strict=True)
+    ]
     accepted = [row.previous if feed.refreshes else row.unrefreshed for row in batch.rows]
     table = [list(row.slots) for row in batch.rows]
     starts = [0]
     for row in batch.rows:
         starts.append(starts[-1] + row.tokens)
-    tokens = replayed_tokens(batch) if feed.pads_with is not None else None
+    tokens = replayed_tokens(batch, feed) if feed.pads_with is not None else None
     padded = tokens // (batch.k + 1) - len(batch.rows) if tokens else 0
     passes = feed.without_drafts or any(row.drafts for row in batch.rows)
     return {
@@ -179,16 +230,16 @@ def hand_over(batch: Batch, feed: Feed, *, no_row: int) -> dict[str, Any]:
         "seq_lens": [row.start + row.tokens for row in batch.rows] + [0] * padded,
         "num_actual_tokens": tokens or batch.num_tokens,
         "block_table": table + [[feed.pads_with] * (batch.k + 1)] * padded,
-        "is_prefilling": [row.in_prompt for row in batch.rows] + [False] * padded,
+        "is_prefilling": prompts + [False] * padded,
         "drafts": drafts + [no_row] * padded if passes else None,
         "accepted": accepted + [1] * padded,
     }
 
 
-def replayed_tokens(batch: Batch) -> int | None:
+def replayed_tokens(batch: Batch, feed: Feed) -> int | None:
     """Tokens of the captured graph of the whole step that is replayed for it: where every row has k + 1 tokens."""
     width = batch.k + 1
-    if any(row.tokens != width for row in batch.rows):
+    if any(row.tokens != width or (row.in_prompt and not feed.prompts_replay) for row in batch.rows):
         return None
     fits = [s for s in batch.capture_sizes if s >= batch.num_tokens and s % width == 0]
     return min((s for s in fits if s // width <= batch.max_num_seqs), default=None)
