@@ -183,12 +183,24 @@ def _add_releases(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--releases", action="append", metavar="RELEASE", help="only this release; may be repeated")
     add("--scenario", action="append", metavar="NAME", help="only scenarios that begin so; may be repeated")
+    add(
+        "--suspects",
+        action="append",
+        choices=("metadata", "conv", "recurrence", "forward"),
+        help="parts of the release (default metadata); may be repeated; all others are kernels, slow on a CPU",
+    )
+    add(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="where kernels run (default cpu, interpreted)",
+    )
     add("--seed", type=int, default=0, help="seed of everything random (default 0)")
     add(
         "--preset",
-        choices=("peaked", "flat"),
+        choices=("peaked", "flat", "narrow"),
         default="peaked",
-        help="the tiny model to use (default peaked)",
+        help="the tiny model to use (default peaked; narrow where kernels are interpreted)",
     )
     add("--cases", type=Path, metavar="FOLDER", help="folder that holds cases/ and fixtures/")
     add("--reports", type=Path, metavar="FOLDER", help="where run directories go")
