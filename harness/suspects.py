@@ -60,9 +60,13 @@ class Suspect(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What all small batches show of a release: how many, and the smallest that shows each kind of finding."""
+    """What all small batches show of a release: how many, and the smallest that shows each kind of finding.
+
+    Those with fewer rows than the largest are tried in other ways, too: ``fewer`` of them.
+    """
 
     tried: int
+    fewer: int
     smallest: dict[str, str]  # kind -> batch and finding, in words
     counts: dict[str, int]  # kind -> batches that show it
     other: dict[str, int]  # the same, with the other value for rows without drafts
@@ -112,18 +116,20 @@ class MetadataSuspect:
         """All small batches; Unsupported or TargetError as the builder raises them."""
         builder = self._open(release)
         tried = list(small_batches())
+        fewer = [batch for batch in tried if len(batch.rows) < len(tried[-1].rows)]
         answer = builder.pack(tried, builder.own)
         smallest, counts = _tally(answer)
         second, second_sources = builder.second or (None, {})
         return Search(
             tried=len(tried),
+            fewer=len(fewer),
             smallest=smallest,
             counts=counts,
-            other=_tally(builder.pack(tried, builder.other))[1],
+            other=_tally(builder.pack(fewer, builder.other))[1],
             zero_draft=builder.own.zero_draft,
             sources=builder.facts.sources,
             retyped=answer.retyped,
-            second=None if second is None else _tally(builder.pack(tried, second))[0],
+            second=None if second is None else _tally(builder.pack(fewer, second))[0],
             second_sources=second_sources,
         )
 

@@ -114,6 +114,7 @@ def markdown(table: Table, command: str, setting: str) -> str:
         "steps that it sees are those of the scenarios of `cases/issues`.",
         "",
     ]
+    lines += _newest(table)
     for suspect in dict.fromkeys(name for name, _ in table.cells):
         lines += _suspect(table, suspect)
     if table.searches:
@@ -152,6 +153,26 @@ def _told(cell: Cell) -> bool:
     return cell.verdict is not Verdict.PASS or "(" in cell.summary
 
 
+def _newest(table: Table) -> list[str]:
+    """What is found wrong in the newest release, in one place."""
+    newest = table.releases[-1]
+    lines = [f"## What is wrong in {newest}", ""]
+    wrong = [
+        f"- {suspect}, {name}: {_escaped(cell.summary)}"
+        for (suspect, release), cells in table.cells.items()
+        if release == newest
+        for name, cell in cells.items()
+        if cell.verdict is Verdict.FAIL
+    ]
+    lines += wrong or ["- Nothing in the scenarios."]
+    search = table.searches.get(newest)
+    if isinstance(search, Search):
+        lines += [f"- Smallest batch, as `gpu_model_runner.py` hands it over: {_all(search.smallest)}."]
+        if search.second is not None:
+            lines += [f"- Smallest batch, as model runner V2 hands it over: {_all(search.second)}."]
+    return [*lines, ""]
+
+
 def _small(table: Table) -> list[str]:
     """What every small batch shows, newest release first: there it matters most."""
     lines = [
@@ -166,30 +187,31 @@ def _small(table: Table) -> list[str]:
     for release in reversed(table.releases):
         search = table.searches[release]
         lines += [f"### {release}", ""]
-        if isinstance(search, str):
-            lines += [f"UNSUPPORTED: {search}", ""]
-            continue
-        if not search.smallest:
-            lines.append(f"Nothing is wrong in {search.tried:,} batches.")
-        lines += [
-            f"- **{kind}** in {search.counts[kind]:,} of {search.tried:,} batches, first in {_escaped(text)}"
-            for kind, text in search.smallest.items()
-        ]
-        other = (
-            ", ".join(f"{kind} in {count:,}" for kind, count in search.other.items()) or "nothing is wrong"
-        )
-        lines += [
-            "",
-            f"With {-1 - search.zero_draft} for rows without drafts instead: {other}. Its runner:",
-            "",
-        ]
-        lines += [f"- {what}: {line}" for what, line in search.sources.items()]
-        lines += [
-            "",
-            f"Typed again, not the release's own: {', '.join(f'`{name}`' for name in search.retyped)}.",
-            "",
-        ]
+        lines += [f"UNSUPPORTED: {search}", ""] if isinstance(search, str) else _searched(search)
     return lines
+
+
+def _searched(search: Search) -> list[str]:
+    lines = [] if search.smallest else [f"Nothing is wrong in {search.tried:,} batches."]
+    lines += [
+        f"- **{kind}** in {search.counts[kind]:,} of {search.tried:,} batches, first in {_escaped(text)}"
+        for kind, text in search.smallest.items()
+    ]
+    other = ", ".join(f"{kind} in {count:,}" for kind, count in search.other.items()) or "nothing is wrong"
+    lines += ["", "Its runner says:", "", *(f"- {what}: {line}" for what, line in search.sources.items()), ""]
+    lines += [
+        f"With {-1 - search.zero_draft} for rows without drafts instead: {other},",
+        f"of {search.fewer:,} batches of up to 3 rows.",
+    ]
+    if search.second is not None:
+        lines += ["", f"As its model runner V2 hands over those {search.fewer:,}: {_all(search.second)}.", ""]
+        lines += [f"- {what}: {line}" for what, line in search.second_sources.items()]
+    return [
+        *lines,
+        "",
+        f"Typed again, not the release's own: {', '.join(f'`{n}`' for n in search.retyped)}.",
+        "",
+    ]
 
 
 def _all(smallest: Mapping[str, str]) -> str:
