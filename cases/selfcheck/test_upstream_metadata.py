@@ -14,6 +14,11 @@ import torch
 
 from harness.check.metadata import Finding, batches, judge
 from harness.check.small_batches import small_batches
+from harness.engine.batch import BatchBuilder
+from harness.engine.config import EngineConfig
+from harness.engine.request import EngineRequest
+from harness.engine.scheduler import ScheduledRow
+from harness.engine.variants import variant
 from harness.errors import TargetError, Unsupported
 from harness.models.tiny import default_cache
 from harness.packing import Batch, Packed, PlainRows, Refused, Row, SpecRows
@@ -148,6 +153,57 @@ def test_padding_with_the_null_slot_is_right() -> None:
         SPEC, query_start_loc=(0, 4, 5, 8, 8), slots=(*SPEC.slots, (0,) * 4), accepted=(2, 3, 1, 1)
     )
     assert judge(STEP, replace(RIGHT, spec=padded)) == []
+
+
+@pytest.mark.parametrize(
+    ("variant_name", "kinds"),
+    [("fixed", set()), ("as-merged", {"wrong slot"}), ("before-fix", {"wrong slot", "count"})],
+)
+def test_our_own_batches_are_right_and_our_own_faults_are_found(variant_name: str, kinds: set[str]) -> None:
+    """The embedded engine packs rows, too: neither the check nor its batches know anything of it."""
+    config = EngineConfig(k=2, max_num_seqs=8)
+    builder = BatchBuilder(config, variant(variant_name))
+    steps = [step for step in small_batches(k=2, most=3) if not step.capture_sizes]
+    found = {finding.kind for step in steps for finding in judge(step, packed_by_us(builder, step))}
+    assert found == kinds
+
+
+def packed_by_us(builder: BatchBuilder, step: Batch) -> Packed:
+    def scheduled(given: Row) -> ScheduledRow:
+        prompt = tuple(range(given.start + given.tokens + 1 if given.in_prompt else given.start))
+        request = EngineRequest(id=given.request, prompt=prompt, max_tokens=9)
+        request.slots, request.num_accepted, request.blocks = list(given.slots), given.previous, [1, 2]
+        tokens = list(range(given.tokens))
+        drafts = tokens[1:] if not given.in_prompt else []
+        return ScheduledRow(
+            request=request, input_ids=tokens, drafts=drafts, start=given.start, in_prompt=given.in_prompt
+        )
+
+    made = builder.build([scheduled(given) for given in step.rows])
+    spec, plain = made.spec, made.plain
+    mask = spec.token_mask.tolist() if spec else [False] * step.num_tokens
+    return Packed(
+        num_tokens=made.num_actual_tokens,
+        num_prefills=0,
+        spec=None
+        if spec is None
+        else SpecRows(
+            count=len(spec.num_accepted_tokens),
+            order=tuple(i for i, mine in enumerate(mask) if mine),
+            query_start_loc=tuple(spec.query_start_loc.tolist()),
+            slots=tuple(map(tuple, spec.state_indices.tolist())),
+            accepted=tuple(spec.num_accepted_tokens.tolist()),
+        ),
+        plain=None
+        if plain is None
+        else PlainRows(
+            decodes=0,
+            order=tuple(i for i, mine in enumerate(mask) if not mine),
+            query_start_loc=tuple(plain.query_start_loc.tolist()),
+            slots=tuple(plain.state_indices.flatten().tolist()),
+            has_initial_state=tuple(plain.has_initial_state.tolist()),
+        ),
+    )
 
 
 def test_batches_are_what_the_committed_tokens_say() -> None:
