@@ -45,6 +45,11 @@ class Reproduction:
         return all(known) if known else None
 
     @property
+    def has_reference(self) -> bool:
+        """Whether the variant that must pass everything was among them."""
+        return any(REFERENCE_VARIANT in result.judgements for result in self.results)
+
+    @property
     def fixed(self) -> bool:
         """The reference variant passed everything."""
         mine = [j.verdict for result in self.results if (j := result.judgements.get(REFERENCE_VARIANT))]

@@ -11,19 +11,17 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
-from harness.cases import REFERENCE_VARIANT, STANDARD_VARIANTS, find_case, find_root, load_cases
+from harness.cases import STANDARD_VARIANTS, find_case, find_root, load_cases
 from harness.errors import Unsupported, UsageError
 from harness.lab import Lab
 from harness.models.tiny import default_cache, ensure
-from harness.report import html, terminal
-from harness.repro import Reproduction, Result, reproduce
+from harness.report import html, proof
+from harness.repro import Reproduction, reproduce
 from harness.run import Judge
 from harness.rundir import RunDir, slug
 from harness.scenario import Scenario
 from harness.targets.registry import EMBEDDED, TargetOptions, columns, interprets, left_out, open_target
-from harness.verdict import Verdict
 
 
 def repro(args: argparse.Namespace) -> dict[str, Any]:
@@ -37,7 +35,7 @@ def repro(args: argparse.Namespace) -> dict[str, Any]:
     reproduction, run_dir = _reproduce(
         args, console, root, f"repro-{slug(case.number)}", scenarios, variants, folder
     )
-    _show(console, f"{case.ref}  {case.title}", reproduction, run_dir)
+    proof.show(console, f"{case.ref}  {case.title}", reproduction, run_dir)
     return {
         "verb": "repro",
         "issue": case.ref,
@@ -59,7 +57,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     reproduction, run_dir = _reproduce(
         args, console, root, f"run-{slug(scenario.name)}", scenarios, variants, folder
     )
-    _show(console, scenario.title or scenario.name, reproduction, run_dir)
+    proof.show(console, scenario.title or scenario.name, reproduction, run_dir)
     return {
         "verb": "run",
         "scenario": scenario.name,
@@ -223,94 +221,9 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _show(console: Console, title: str, reproduction: Reproduction, run_dir: RunDir) -> None:
-    rows = [
-        (result.scenario.name, {name: j.verdict for name, j in result.judgements.items()})
-        for result in reproduction.results
-    ]
-    lines: list[Any] = ["", f"[bold]{title}[/bold]", terminal.matrix(reproduction.variants, rows)]
-    for name, result, judgement in reproduction.first_failures():
-        assert judgement.first is not None
-        replay = run_dir.replay(result.scenario.name, name)
-        lines += [
-            "",
-            *terminal.failure(
-                name, result.scenario.name, judgement.first, judgement.ledger, judgement.documented, replay
-            ),
-        ]
-    for line in [*lines, "", *proven(reproduction), f"report: {run_dir.path / 'index.html'}"]:
-        console.print(line, soft_wrap=isinstance(line, (str, Text)), highlight=False)
-
-
-def proven(reproduction: Reproduction) -> list[str]:
-    """What a stranger may conclude, line by line."""
-    reproduced = (
-        "no failure is documented" if reproduction.reproduced is None else _yes(reproduction.reproduced)
-    )
-    lines = (
-        [f"reproduced: {reproduced}; fixed: {_yes(reproduction.fixed)}"]
-        if REFERENCE_VARIANT in reproduction.variants
-        else [f"{name}: {reproduction.verdict(name).value}" for name in reproduction.variants]
-    )
-    for name in reproduction.variants:
-        failing = [r.scenario.name for r in reproduction.results if _verdict(r, name) is Verdict.FAIL]
-        if failing:
-            lines.append(f"{name} fails: {'; '.join(failing)}")
-    lines += [
-        f"tokens in {r.scenario.name!r} on {name}: {evidence.power}"
-        for r in reproduction.results
-        for name, judgement in r.judgements.items()
-        for evidence in judgement.evidence
-        if evidence.power
-    ]
-    lines += [
-        f"{evidence.check} in {r.scenario.name!r} on {name}: {evidence.summary}"
-        for r in reproduction.results
-        for name, judgement in r.judgements.items()
-        for evidence in judgement.evidence
-        if evidence.check in ("padding", "recompile") and evidence.compared
-    ]
-    undecided = [
-        f"{r.scenario.name} on {name}: " + "; ".join(e.summary for e in j.evidence if e.verdict is j.verdict)
-        for r in reproduction.results
-        for name, j in r.judgements.items()
-        if j.verdict in (Verdict.INCONCLUSIVE, Verdict.UNSUPPORTED)
-    ]
-    gauge = reproduction.gauge
-    lines += [f"undecided: {line}" for line in undecided]
-    lines.append(
-        f"noise {gauge.least_noise:.2g}, signal of the least fault {gauge.least_signal:.2g}: "
-        f"{gauge.ratio:,.0f} times the noise"
-    )
-    return lines
-
-
-def _verdict(result: Result, variant: str) -> Verdict | None:
-    judgement = result.judgements.get(variant)
-    return judgement.verdict if judgement else None
-
-
-def _yes(holds: bool) -> str:
-    return "yes" if holds else "NO"
-
-
 def _summary(args: argparse.Namespace, reproduction: Reproduction, run_dir: RunDir) -> dict[str, Any]:
     return {
-        "reproduced": reproduction.reproduced,
-        "fixed": reproduction.fixed,
-        "variants": {
-            name: {
-                "verdict": reproduction.verdict(name).value,
-                "scenarios": {
-                    r.scenario.name: r.judgements[name].verdict.value
-                    for r in reproduction.results
-                    if name in r.judgements
-                },
-            }
-            for name in reproduction.variants
-        },
-        "noise": reproduction.gauge.least_noise,
-        "signal": reproduction.gauge.least_signal,
+        **proof.summary(reproduction),
         "seed": args.seed,
         "left_out": args.left_out,
         "run_dir": str(run_dir.path),

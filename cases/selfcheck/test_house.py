@@ -39,7 +39,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "targets.registry": ({*WORDS, "targets", "targets.embedded", "targets.upstream"}, ANY),
     "targets.embedded": ({*WORDS, "targets", "engine", "models"}, ANY),
     "targets.upstream": ({*WORDS, "targets", "targets.embedded", "engine", "models"}, ANY),
-    "check": ({*WORDS, "oracle"}, ANY),
+    "check": ({*WORDS, "oracle", "oracle.foreign"}, ANY),
     "run": ({*WORDS, "targets", "oracle", "check"}, ANY),
     "explore": ({*WORDS, "run", "targets"}, ANY),
     "fromlog": ({*WORDS, "codec", "lab"}, {"numpy"}),
