@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from harness.oracle.model import Oracle, Replay, State
+from harness.oracle.model import Fold, Oracle, Replay, State
 from harness.scenario import Scenario
 from harness.trace import RowTrace, Trace
 
@@ -61,8 +61,7 @@ class Reference:
 
     def fork(self, request: str, count: int, tokens: Sequence[int]) -> Replay:
         """The oracle over the first ``count`` tokens of a request and then known ``tokens``, a state after each."""
-        fold = self._book.oracle.fold()
-        fold.extend(self.histories[request][:count])
+        fold = self._folded(request, count)
         return fold.extend(tokens, keep_states_at=range(count, count + len(tokens) + 1))
 
     def from_empty(self, request: str, count: int, tokens: Sequence[int]) -> State:
@@ -71,16 +70,18 @@ class Reference:
 
     def from_stranger(self, owner: str, age: int, request: str, count: int, tokens: Sequence[int]) -> State:
         """The same, where they held the state of ``owner`` after ``age`` tokens instead."""
-        fold = self._book.oracle.fold()
-        fold.extend(self.histories[owner][:age])
-        return self._after(fold.state(), request, count, tokens)
+        return self._after(self._folded(owner, age).state(), request, count, tokens)
 
     def _after(self, state: State, request: str, count: int, tokens: Sequence[int]) -> State:
-        fold = self._book.oracle.fold()
-        fold.extend(self.histories[request][:count])
-        changed = fold.with_state(state)
+        changed = self._folded(request, count).with_state(state)
         changed.extend(tokens)
         return changed.state()
+
+    def _folded(self, request: str, count: int) -> Fold:
+        fold = self._book.oracle.fold()
+        if count:
+            fold.extend(self.histories[request][:count])
+        return fold
 
 
 def accepted_counts(row: RowTrace) -> list[int]:
