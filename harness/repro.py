@@ -80,13 +80,16 @@ class Reproduction:
         return sorted(names, key=lambda name: name == REFERENCE_VARIANT)
 
     def first_failures(self) -> Iterator[tuple[str, Result, Judgement]]:
-        """For each variant that failed, its first failing scenario."""
+        """For each variant that failed, its first failing scenario; of one variant alone, the first of each kind."""
         for name in self.variants:
+            kinds = set()
             for result in self.results:
                 judgement = result.judgements.get(name)
                 if judgement and judgement.verdict is Verdict.FAIL:
-                    yield name, result, judgement
-                    break
+                    kind = judgement.first.kind if judgement.first and len(self.variants) == 1 else None
+                    if kind not in kinds:
+                        yield name, result, judgement
+                    kinds.add(kind)
 
 
 def reproduce(

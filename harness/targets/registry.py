@@ -21,7 +21,7 @@ from harness.scenario import Scenario
 from harness.targets.protocols import EngineTarget
 
 EMBEDDED = "embedded"
-SUSPECTS = ("forward", "kernels", "conv", "recurrence")
+SUSPECTS = ("forward", "layer", "kernels", "conv", "recurrence")
 """Parts of a release that may be tested; the first is the default."""
 PROJECTS = ("vllm", "sglang", "fla")
 _USERS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -58,9 +58,15 @@ def open_target(name: str, options: TargetOptions) -> Callable[[str], EngineTarg
 
         project, _, where = match.groups()
         release = release_files(project, where, options.cache or _no_cache(), options.tell)
-        source = {"project": project, "version": release.version, "root": str(release.root)}
         return under_each_suspect(
-            lambda column: Order(title=column, suspect=_suspect(column), **source, **engine)
+            lambda column: Order(
+                title=column,
+                suspect=_suspect(column),
+                project=project,
+                version=release.version,
+                root=str(release.root),
+                **engine,
+            )
         )
     if _USERS.fullmatch(name):
         return under_each_suspect(lambda column: Order(title=column, suspect=name, **engine))

@@ -31,9 +31,9 @@ EVERYTHING = slice(None)
 
 
 class Forward:
-    """A release's layer code, taken out once per process."""
+    """A release's layer code, taken out once per process. ``prompts``: whether it convolves prompts itself."""
 
-    def __init__(self, release: Release, layout: Layout) -> None:
+    def __init__(self, release: Release, layout: Layout, *, prompts: bool) -> None:
         self.layout = layout
         self._context = SimpleNamespace(attn_metadata=None, virtual_engine=EVERYTHING)
         provided = {
@@ -42,10 +42,11 @@ class Forward:
             "logger": logging.getLogger(release.name),
             "_warmup_prefill_kernels": lambda *_: None,
             "chunk_gated_delta_rule": self._chunk,
+            **({} if prompts else {"causal_conv1d_fn": conv_of_prompts}),
         }
         self._class, used = extract(path_of(release, layout.model), layout.entry, provided)
         self.retyped = sorted(
-            {*used, "chunk_gated_delta_rule", "the object with its weights and projections"}
+            {*used, "chunk_gated_delta_rule (ours)", "the object with its weights and projections"}
         )
 
     def _chunk(
@@ -112,6 +113,33 @@ class Forward:
         layer.kv_cache = caches
         self._context.attn_metadata = {LAYER: step.metadata}
         getattr(layer, self.layout.entry)(**arrays)
+
+
+def conv_of_prompts(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    conv_states: torch.Tensor,
+    has_initial_state: torch.Tensor,
+    cache_indices: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    **_: Any,
+) -> torch.Tensor:
+    """The convolution over prompts, ours: x ``[D, N]``, conv_states ``[P, D, C]``; returns ``[D, N]``."""
+    return (
+        NaiveKernels()
+        .conv_prefill(
+            x.transpose(0, 1),
+            conv_states.transpose(1, 2),
+            weight,
+            bias,
+            query_start_loc=query_start_loc,
+            state_indices=cache_indices,
+            has_initial_state=has_initial_state,
+        )
+        .transpose(0, 1)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,14 @@
 from       drafts argument of ``build``    tokens by   decodes    new since the line above
 =========  ==============================  ==========  =========  =============================================
 0.10.2     num_draft_tokens                mask        prefill    the builder pads captured steps by itself
-0.11.0     num_decode_draft_tokens_cpu     mask        prefill    unequal rows are counted (PR 24957); -1 = no row
-                                                                  of a speculating request
-0.12.0     num_decode_draft_tokens_cpu     indices     prefill    gather indices by argsort (PR 26437)
-0.14.0     num_decode_draft_tokens_cpu     indices     prefill    stable argsort (PR 30632), the runner pads
+0.11.0     num_decode_draft_tokens_cpu     mask        prefill    unequal rows are counted (PR 24957); -1 stands
+                                                                  for a row that is none of a speculating request
+0.11.1     num_decode_draft_tokens_cpu     indices     prefill    gather indices by argsort (PR 26437); from
+                                                                  0.12.0 on the runner pads, from 0.13.0 on the
+                                                                  sort is stable (PR 30632)
+0.14.0     num_decode_draft_tokens_cpu     indices     prefill    the attention base classes have moved
 0.23.0     num_decode_draft_tokens_cpu     indices     recurrent  decodes beside prompts are peeled off (PR 44700)
-0.30.0     num_decode_draft_tokens_cpu     indices     recurrent  more modules
+0.33.0     num_decode_draft_tokens_cpu     indices     recurrent  more modules
 =========  ==============================  ==========  =========  =============================================
 
 ``decodes``: what runs one-token rows of no speculating request that stand beside prompts. A version is given the last
@@ -72,7 +74,7 @@ _NEWEST = (
 LAYOUTS = (
     Layout(since="0.10.2", drafts=_OLD, tokens="mask", modules=_FIRST),
     Layout(since="0.11.0", drafts=_NEW, tokens="mask", modules=_FIRST),
-    Layout(since="0.12.0", drafts=_NEW, tokens="indices", modules=(*_FIRST, "vllm.utils.math_utils")),
+    Layout(since="0.11.1", drafts=_NEW, tokens="indices", modules=(*_FIRST, "vllm.utils.math_utils")),
     Layout(since="0.14.0", drafts=_NEW, tokens="indices"),
     Layout(since="0.23.0", drafts=_NEW, tokens="indices", peels_decodes=True),
     Layout(since="0.33.0", drafts=_NEW, tokens="indices", peels_decodes=True, modules=_NEWEST),

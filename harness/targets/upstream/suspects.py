@@ -1,7 +1,8 @@
 """What a child process runs, and how it is made: our engine with parts of a release, or of the user, in it.
 
 ==============  =====================================================================================
-``forward``     the release's layer code with its kernels, fed by its own metadata builder
+``forward``     the release's layer code with its kernels, fed by its own metadata builder; prompts are ours
+``layer``       the same, and its own convolution over prompts
 ``kernels``     our layer; convolution update and verify recurrence are the release's
 ``conv``        the convolution update alone
 ``recurrence``  the verify recurrence alone
@@ -64,7 +65,7 @@ def _vllm(order: Order, release: Release, notes: dict[str, str]) -> Made:
     with_release(release.root, "vllm", (*real, CONV, MATH))
     for module in (CONV, layout.ops):
         importlib.import_module(module)
-    if order.suspect == "forward":
+    if order.suspect in ("forward", "layer"):
         return _forward(order, release, layout, notes)
     from harness.targets.upstream.kernels import VllmKernels
 
@@ -85,7 +86,7 @@ def _forward(order: Order, release: Release, layout: Layout, notes: dict[str, st
             "where the release does not ask for a stable sort, ties come in reverse, as they may on a GPU"
         )
     steps = Steps(release)
-    theirs = Forward(release, layout)
+    theirs = Forward(release, layout, prompts=order.suspect == "layer")
     notes |= {
         "code": f"{layout.entry} of {layout.model}",
         "typed again": ", ".join([*theirs.retyped, *steps.retyped]),
@@ -93,7 +94,7 @@ def _forward(order: Order, release: Release, layout: Layout, notes: dict[str, st
         + ("every step" if steps.feed.refreshes else "steps with drafts"),
     }
     policy = POLICY if steps.feed.refreshes else replace(POLICY, refreshes_accepted=only_with_drafts)
-    ours = "the recurrence over prompts is ours"
+    ours = "prompts are ours" if order.suspect == "forward" else "the recurrence over prompts is ours"
     return _made(order, NaiveKernels(), ours, notes, policy, ForwardLayer.maker(theirs, steps))
 
 
