@@ -45,7 +45,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "fromlog": ({*WORDS, "codec", "lab"}, {"numpy"}),
     "serve": ({"errors", "engine"}, ANY),
     "bench": ({"errors", "trace", "targets"}, ANY),
-    "report": ({*WORDS, "codec", "check", "repro", "rundir"}, ANY),
+    "report": ({*WORDS, "codec", "check", "repro", "run", "rundir"}, ANY),
     "lab": ({"errors", "scenario"}, {"tokenizers"}),
     "rundir": ({*WORDS, "codec"}, set()),
     "repro": ({*WORDS, "cases", "check", "codec", "run", "rundir", "targets"}, set()),

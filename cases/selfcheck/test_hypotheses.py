@@ -35,17 +35,18 @@ class Stage:
         self.trace: Trace = under_each_variant(folder, kernels="naive")("fixed").run(self.scenario)
         self.reference = Reference(ReferenceBook(Oracle.load(folder)), self.scenario, self.trace)
 
-    def scene(self) -> Scene:
-        step = self.trace.steps[-1]
+    def scene(self, index: int = -1) -> Scene:
+        step = self.trace.steps[index]
         (row,) = [row for row in step.rows if row.request == "r0"]
         return Scene(trace=self.trace, reference=self.reference, step=step.index, row=row)
 
-    def with_state(self, scene: Scene, state: LayerState) -> Trace:
+    def with_state(self, scene: Scene, state: LayerState, index: int) -> Trace:
         def spoil(row: RowTrace) -> RowTrace:
             return replace(row, state=state) if row is scene.row else row
 
-        *rest, last = self.trace.steps
-        return replace(self.trace, steps=(*rest, replace(last, rows=tuple(spoil(row) for row in last.rows))))
+        steps = list(self.trace.steps)
+        steps[index] = replace(steps[index], rows=tuple(spoil(row) for row in steps[index].rows))
+        return replace(self.trace, steps=tuple(steps))
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +54,14 @@ def stage(peaked: Path) -> Stage:
     return Stage(peaked)
 
 
-def found(stage: Stage, tensor: str, scene: Scene, hypothesis: Hypothesis) -> str | None:
+def found(stage: Stage, tensor: str, scene: Scene, hypothesis: Hypothesis, index: int = -1) -> str | None:
     state = LayerState(
         conv=hypothesis.conv.astype(np.float32),
         recurrent=hypothesis.recurrent.astype(np.float32),
         tokens_included=scene.count,
     )
     at = Coordinate(step=scene.step, request="r0", layer=0, tensor=tensor)
-    diagnosis = diagnose(stage.with_state(scene, state), stage.reference, at, RESIDUAL)
+    diagnosis = diagnose(stage.with_state(scene, state, index), stage.reference, at, RESIDUAL)
     assert diagnosis is not None
     return diagnosis.cause
 
@@ -87,3 +88,9 @@ def test_a_state_that_no_mistake_explains_is_not_given_a_name(stage: Stage) -> N
     noisy = live.recurrent + np.random.default_rng(0).normal(size=live.recurrent.shape)
     odd = Hypothesis(cause="odd", words="", conv=live.conv, recurrent=noisy)
     assert found(stage, "recurrent", scene, odd) is None
+
+
+def test_the_state_of_a_first_prompt_row_is_diagnosed_too(stage: Stage) -> None:
+    scene = stage.scene(0)
+    (dirty,) = [h for h in hypotheses(scene) if h.words.endswith("from the state of request r1")]
+    assert found(stage, "recurrent", scene, dirty, index=0) == "started from another request"

@@ -21,14 +21,8 @@ def show(console: Console, title: str, reproduction: Reproduction, run_dir: RunD
     ]
     lines: list[Any] = ["", f"[bold]{title}[/bold]", terminal.matrix(reproduction.variants, rows)]
     for name, result, judgement in reproduction.first_failures():
-        assert judgement.first is not None
         replay = run_dir.replay(result.scenario.name, name)
-        lines += [
-            "",
-            *terminal.failure(
-                name, result.scenario.name, judgement.first, judgement.ledger, judgement.documented, replay
-            ),
-        ]
+        lines += ["", *terminal.failure(name, judgement, replay)]
     for line in [*lines, "", *proven(reproduction), f"report: {run_dir.path / 'index.html'}"]:
         console.print(line, soft_wrap=isinstance(line, (str, Text)), highlight=False)
 

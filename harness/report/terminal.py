@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from rich.table import Table
 from rich.text import Text
 
-from harness.verdict import Divergence, Evidence, Verdict
+from harness.run import Judgement
+from harness.verdict import Divergence, Verdict
 
 STYLE = {
     Verdict.PASS: "green",
@@ -34,21 +35,24 @@ def matrix(variants: list[str], rows: list[tuple[str, dict[str, Verdict]]]) -> T
     return table
 
 
-def failure(
-    variant: str,
-    scenario: str,
-    first: Divergence,
-    ledger: tuple[str, ...],
-    documented: bool | None,
-    replay: str,
-) -> Iterator[Text]:
-    """One failure, line by line: the coordinate, the mistake, signal against noise, the ledger, the replay."""
-    yield Text(f"{variant} fails in {scenario!r}", "bold")
+def failure(variant: str, judgement: Judgement, replay: str) -> Iterator[Text]:
+    """One failure, line by line: the coordinate, the mistake, what else failed, the ledger, the replay."""
+    first = judgement.first
+    assert first is not None
+    yield Text(f"{variant} fails in {judgement.scenario!r}", "bold")
     yield from headline(first)
-    if documented is not None:
-        how = "as documented" if documented else "NOT in the documented way"
-        yield Text(f"  this is {how}", "" if documented else "bold red")
-    for line in ledger:
+    for evidence in judgement.evidence:
+        if (
+            evidence.verdict is Verdict.FAIL
+            and evidence.divergences
+            and evidence.divergences[0].kind != first.kind
+        ):
+            later = evidence.divergences[0]
+            yield Text(f"  also {later.kind} at {later.at}: {later.message}")
+    if judgement.documented is not None:
+        how = "as documented" if judgement.documented else "NOT in the documented way"
+        yield Text(f"  this is {how}", "" if judgement.documented else "bold red")
+    for line in judgement.ledger:
         yield Text(f"    {line}", "dim")
     yield Text(f"  replay: {replay}")
 
@@ -60,15 +64,3 @@ def headline(first: Divergence) -> Iterator[Text]:
         yield Text(f"  relative RMS {first.error:.2g} where {first.threshold:.2g} is allowed")
     if first.diagnosis:
         yield Text(f"  diagnosis: {first.diagnosis}", "bold")
-
-
-def checks(evidence: tuple[Evidence, ...]) -> Table:
-    """What each check looked at and found."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("check", "verdict", "what it saw"):
-        table.add_column(column)
-    for one in evidence:
-        table.add_row(
-            one.check, verdict_text(one.verdict), one.summary + (f" ({one.power})" if one.power else "")
-        )
-    return table

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -52,24 +53,23 @@ def open_target(name: str, options: TargetOptions) -> Callable[[str], EngineTarg
     from harness.targets.upstream.order import Order
     from harness.targets.upstream.target import under_each_suspect
 
-    engine = {"model": str(options.folder), "device": options.device, "state_dtype": options.state_dtype}
+    order = partial(Order, model=str(options.folder), device=options.device, state_dtype=options.state_dtype)
     if match := _RELEASE.fullmatch(name):
         from harness.targets.upstream.wheel import release_files
 
         project, _, where = match.groups()
         release = release_files(project, where, options.cache or _no_cache(), options.tell)
         return under_each_suspect(
-            lambda column: Order(
+            lambda column: order(
                 title=column,
                 suspect=_suspect(column),
                 project=project,
                 version=release.version,
                 root=str(release.root),
-                **engine,
             )
         )
     if _USERS.fullmatch(name):
-        return under_each_suspect(lambda column: Order(title=column, suspect=name, **engine))
+        return under_each_suspect(lambda column: order(title=column, suspect=name))
     raise TargetError(
         f"saw target {name!r}, expected one of: {EMBEDDED}, "
         f"{', '.join(f'{p}==VERSION' for p in PROJECTS)}, vllm:FOLDER, package.module:function",
