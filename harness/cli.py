@@ -99,6 +99,14 @@ def _parser() -> argparse.ArgumentParser:
     for verb in (repro, run):
         _add_target(verb)
 
+    contract = verbs.add_parser("contract", help="test the adapter of a target alone: what is wrong with it?")
+    contract.add_argument("target", help="package.module:function, vllm==0.11.0, vllm:CHECKOUT or fla==0.6.0")
+    contract.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    contract.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="print the JSON line alone"
+    )
+    contract.set_defaults(run=_contract)
+
     log = verbs.add_parser("from-log", help="turn the scheduler dump of a dead engine into a scenario")
     log.add_argument("log", type=Path, help="the engine's log, or the part of it with SchedulerOutput(...)")
     log.add_argument("--out", type=Path, help="where to write the scenario (default: beside the log)")
@@ -213,6 +221,14 @@ def _repro(args: argparse.Namespace) -> dict[str, Any]:
     from harness.verbs import repro
 
     return repro(args)
+
+
+def _contract(args: argparse.Namespace) -> dict[str, Any]:
+    args.kernels, args.model = "auto", None
+    _prepare(args)
+    from harness.verbs import contract
+
+    return contract(args)
 
 
 def _run(args: argparse.Namespace) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from harness.run import Judge
 from harness.rundir import RunDir, slug
 from harness.scenario import Scenario
 from harness.targets.registry import EMBEDDED, TargetOptions, columns, interprets, left_out, open_target
+from harness.targets.upstream.target import UpstreamTarget
 
 
 def repro(args: argparse.Namespace) -> dict[str, Any]:
@@ -74,6 +75,30 @@ def _verdict_alone(args: argparse.Namespace, reproduction: Reproduction) -> int:
         if args.target != EMBEDDED or not args.variant or name in args.variant
     ]
     return 1 if 1 in codes else max(codes, default=125)
+
+
+def contract(args: argparse.Namespace) -> dict[str, Any]:
+    """Test the verify recurrence of a target alone, before any engine."""
+    console = _console(args)
+    titles = columns(args.target, ["kernels"])
+    if titles is None:
+        raise UsageError(
+            f"{EMBEDDED} has tests of its own", hint="specharness contract package.module:function"
+        )
+    options = TargetOptions(
+        folder=ensure("narrow"),
+        device=args.device,
+        cache=default_cache(os.environ).parent,
+        tell=console.print,
+    )
+    target = open_target(args.target, options)(titles[0])
+    assert isinstance(target, UpstreamTarget)
+    for what, how in target.setting.items():
+        console.print(f"{what}: {how}", highlight=False, soft_wrap=True)
+    findings = target.contract()
+    for line in findings or [f"{target.name} keeps the contract: its verify recurrence may be run"]:
+        console.print(line, style="red" if findings else "green", highlight=False, soft_wrap=True)
+    return {"verb": "contract", "target": args.target, "findings": findings, "exit": 1 if findings else 0}
 
 
 def from_log(args: argparse.Namespace) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
     <- {"order": {...}}                                        -> {"setting": {...}}
     <- {"scenario": "...", "reverse_rows": false, "trace": PATH}  -> {"trace": PATH}
+    <- {"contract": true}                                      -> {"findings": [...]}
 
 Any line may be answered by ``{"unsupported": REASON}`` or ``{"usage": MESSAGE}``. A crash of the suspect is in the
 trace; if this process dies instead, the parent sees its input end.
@@ -34,6 +35,9 @@ def main() -> None:
                 made = make(Order(**request["order"]))
                 _answer(answers, {"setting": {**made.target.setting, **made.notes}})
                 continue
+            if "contract" in request:
+                _answer(answers, {"findings": _examine(made.target)})
+                continue
             trace = made.target.run(
                 Scenario.from_json(request["scenario"]), reverse_rows=request["reverse_rows"]
             )
@@ -43,6 +47,12 @@ def main() -> None:
             _answer(answers, {"unsupported": str(error)})
         except HarnessError as error:
             _answer(answers, {"usage": str(error)})
+
+
+def _examine(target: Any) -> list[str]:
+    from harness.targets.contract import examine
+
+    return [str(finding) for finding in examine(target.selection.kernels, target.device)]
 
 
 def _answer(answers: TextIO, answer: dict[str, Any]) -> None:

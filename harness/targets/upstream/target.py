@@ -68,6 +68,17 @@ class UpstreamTarget:
                 return self._dead(scenario, str(death))
             return replace(Trace.load(path), target=self.name, notes=self._setting)
 
+    def contract(self) -> list[str]:
+        """What is wrong with the suspect's verify recurrence alone; nothing, if it keeps the contract."""
+        try:
+            findings: list[str] = _told(self._started().ask({"contract": True}, self._run_limit), self.name)[
+                "findings"
+            ]
+        except Died as death:
+            self.close()
+            return [str(death)]
+        return findings
+
     def close(self) -> None:
         """End the child; the next question starts another."""
         if self._child is not None:
