@@ -195,7 +195,7 @@ def _add_releases(parser: argparse.ArgumentParser) -> None:
         "--suspects",
         action="append",
         choices=("metadata", "conv", "recurrence", "forward"),
-        help="parts of the release (default metadata); may be repeated; all others are kernels, slow on a CPU",
+        help="a part of the release; may be repeated (default: all but forward; metadata alone is quick)",
     )
     add(
         "--device",
@@ -207,7 +207,6 @@ def _add_releases(parser: argparse.ArgumentParser) -> None:
     add(
         "--preset",
         choices=("peaked", "flat", "narrow"),
-        default="peaked",
         help="the tiny model to use (default peaked; narrow where kernels are interpreted)",
     )
     add("--cases", type=Path, metavar="FOLDER", help="folder that holds cases/ and fixtures/")

@@ -34,6 +34,8 @@ KERNELS = {
     "forward": "layer with its kernels and its metadata builder",
 }
 """Suspects beside the metadata builder, by their names on the command line."""
+USUAL = ("metadata", "conv", "recurrence")
+"""The suspects that are judged when nobody names others."""
 
 
 def table(args: argparse.Namespace) -> dict[str, Any]:
@@ -41,7 +43,7 @@ def table(args: argparse.Namespace) -> dict[str, Any]:
     console = _console(args)
     root = args.cases or find_root()
     releases = args.releases or list(RELEASES)
-    folder = ensure(args.preset)
+    folder = _model(args)
     scenarios = _scenarios(root, folder, args.issues, args)
     run_dir = _run_dir(args, root, "upstream-table", {**_setting(args, scenarios), "releases": releases})
     suspects = _suspects(args, folder, console)
@@ -71,7 +73,7 @@ def bisection(args: argparse.Namespace) -> dict[str, Any]:
     """Find the release that broke or repaired what an issue's scenarios show."""
     console = _console(args)
     root = args.cases or find_root()
-    folder = ensure(args.preset)
+    folder = _model(args)
     scenarios = _scenarios(root, folder, [args.issue], args)
     setting = {**_setting(args, scenarios), "good": args.good, "bad": args.bad}
     run_dir = _run_dir(args, root, f"bisect-{slug(args.issue)}", setting)
@@ -155,14 +157,22 @@ def _suspects(args: argparse.Namespace, folder: Path, console: Console) -> list[
             tell,
         )
 
-    asked = args.suspects or ["metadata"]
     return [
-        MetadataSuspect(_cache(), correct.run, tell) if name == "metadata" else kernel(name) for name in asked
+        MetadataSuspect(_cache(), correct.run, tell) if name == "metadata" else kernel(name)
+        for name in args.suspects
     ]
 
 
 def _cache() -> Path:
     return default_cache(os.environ).parent
+
+
+def _model(args: argparse.Namespace) -> Path:
+    """The tiny model to use: a narrow one where kernels are interpreted. Fills in what was not asked for."""
+    args.suspects = args.suspects or list(USUAL)
+    interpreted = args.device == "cpu" and set(args.suspects) & set(KERNELS)
+    args.preset = args.preset or ("narrow" if interpreted else "peaked")
+    return ensure(args.preset)
 
 
 def _console(args: argparse.Namespace) -> Console:
@@ -188,7 +198,7 @@ def _setting(args: argparse.Namespace, scenarios: Sequence[Scenario]) -> dict[st
         "seed": args.seed,
         "preset": args.preset,
         "device": args.device,
-        "suspects": args.suspects or ["metadata"],
+        "suspects": args.suspects,
         "scenarios": [scenario.name for scenario in scenarios],
     }
 
@@ -201,6 +211,6 @@ def _command(args: argparse.Namespace) -> str:
     words = ["specharness", "upstream-table"]
     for option in ("suspects", "releases", "issues", "scenario"):
         words += [word for name in getattr(args, option) or () for word in (f"--{option}", name)]
-    words += ["--preset", args.preset] if args.preset != "peaked" else []
+    words += ["--preset", args.preset]
     words += ["--device", args.device] if args.device != "cpu" else []
     return shlex.join(words)

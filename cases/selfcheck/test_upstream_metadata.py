@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from harness import cli
 from harness.check.metadata import Finding, batches, judge
 from harness.check.small_batches import small_batches
 from harness.engine.batch import BatchBuilder
@@ -20,7 +24,7 @@ from harness.engine.request import EngineRequest
 from harness.engine.scheduler import ScheduledRow
 from harness.engine.variants import variant
 from harness.errors import TargetError, Unsupported
-from harness.models.tiny import default_cache
+from harness.models.tiny import default_cache, ensure
 from harness.packing import Batch, Packed, PlainRows, Refused, Row, SpecRows
 from harness.scenario import Request, Scenario
 from harness.targets.upstream.metadata import MetadataBuilder, ask_child
@@ -584,6 +588,52 @@ def test_a_child_that_hangs_or_dies_is_one_clear_error(make_release: Callable[..
         builder.pack([STEP], builder.own)
     with pytest.raises(TargetError, match="ended with 7: last words"):
         ask_child(["sh", "-c", "echo last words >&2; exit 7"], {}, "vllm x", 5)
+
+
+@pytest.mark.slow
+def test_the_command_bisects_what_is_in_the_cache(
+    make_release: Callable[..., Release],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Two made-up releases in a cache of their own: the older sends rows without drafts the wrong way."""
+    ours = ensure("peaked")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("harness.upstream_verbs.ensure", lambda *_: ours)
+    passes = RUNNER.replace(
+        "len(scheduler_output.scheduled_spec_decode_tokens) > 0", "self.speculative_config is not None"
+    )
+    keeps = passes.replace(
+        "        blk",
+        "        num_decode_draft_tokens[(num_decode_draft_tokens < 0) & mask] = 0\n        blk",
+    )
+    for version, runner in {"0.14.0": passes, "0.14.1": keeps}.items():
+        kept = tmp_path / "home" / "specharness" / "upstream" / f"vllm-{version}"
+        shutil.copytree(make_release(runner=runner).root / "vllm", kept / "vllm")
+        sums = {
+            str(path.relative_to(kept)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in kept.rglob("*.py")
+        }
+        (kept / "release.json").write_text(json.dumps({"wheel": "made up", "files": sums}))
+    words = [
+        "24881",
+        "--scenario",
+        "d",
+        "--reports",
+        str(tmp_path),
+        "--releases",
+        "0.14.0",
+        "--releases",
+        "0.14.1",
+    ]
+    assert cli.main(["bisect", *words, "--good", "0.14.1", "--bad", "0.14.0"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert any("0.14.1 repairs it" in line for line in out)
+    assert json.loads(out[-1])["symptoms"] == ["metadata builder, 24881 d: trimmed to zero: wrong slot"]
+    assert cli.main(["bisect", *words, "--good", "0.14.0", "--bad", "0.14.1"]) == 125, "the ends are mixed up"
+    assert cli.main(["bisect", *words, "--good", "0.14.0", "--bad", "0.15.0"]) == 2
+    assert cli.main(["bisect", "24881", "--scenario", "zz", "--good", "0.14.0", "--bad", "0.14.1"]) == 2
 
 
 REAL = {
