@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -105,11 +106,11 @@ REPLAYED = {
 def replay(run: dict[str, Any], scenario: Path, variant: str) -> str:
     """``specharness run`` with the settings of ``run`` that are not the defaults."""
     settings = [
-        f"--{name.replace('_', '-')} {run[name]}"
+        f"--{name.replace('_', '-')} {shlex.quote(str(run[name]))}"
         for name, default in REPLAYED.items()
         if run.get(name, default) != default
     ]
-    return " ".join(["specharness run", str(scenario), f"--variant {variant}", *settings])
+    return " ".join(["specharness run", str(scenario), f"--variant {shlex.quote(variant)}", *settings])
 
 
 def slug(name: str) -> str:
