@@ -167,7 +167,7 @@ def _refused(what: Wheel, log: str) -> TargetError:
             f"{what} is not in the cache and cannot be downloaded: no answer from the package index",
             hint="check the network; a release that was used once stays in the cache and needs none",
         )
-    if "from versions: none" in log or "No matching distribution" in log:
+    if "from versions:" in log:
         listed = re.search(r"from versions: ([^)]*)\)", log)
         near = ", ".join(listed[1].split(", ")[-6:]) if listed else "none"
         return TargetError(
