@@ -22,6 +22,7 @@ from harness.engine.kernels import NaiveKernels
 from harness.engine.loader import Loader
 from harness.engine.policy import POLICY
 from harness.engine.request import EngineRequest, ForcedTurn
+from harness.engine.scheduler import Scheduler
 from harness.errors import EngineError
 from harness.targets.embedded import EmbeddedTarget
 from harness.trace import LayerState
@@ -82,6 +83,7 @@ def steps(engine: Engine, requests: Iterable[EngineRequest], every: int = 0) -> 
         if step := engine.step():
             yield step
         clock += 1
+        assert clock < 1000, "requests wait for ever"
 
 
 def free(lab: Lab, lengths: Iterable[int], **settings: Any) -> list[EngineRequest]:
@@ -108,7 +110,10 @@ class TestLimits:
         requests = free(lab, [1, 12, 19], max_tokens=64)
         for step in steps(engine(loader, max_model_len=length), requests):
             for row in step.rows:
-                assert row.request.num_computed < length
+                start = row.request.num_computed - (
+                    len(row.input_ids) if row.in_prompt else len(row.committed)
+                )
+                assert start + len(row.input_ids) < length, "a draft whose successor has no room"
                 assert len(row.request.tokens) <= length
         assert {len(request.tokens) for request in requests} == {length}
         assert {request.finish_reason for request in requests} == {"length"}
@@ -122,6 +127,30 @@ class TestLimits:
         for step in steps(engine(loader, token_budget=7), free(lab, [20, 5, 33]), every=1):
             for row in step.rows:
                 assert row.request.num_computed == len(row.request.tokens) - 1 or row.request.in_prompt
+
+    @pytest.mark.parametrize(
+        ("legal", "budget", "kept", "refused"),
+        [
+            (3, 512, 3, False),
+            (1, 512, 1, True),
+            (1, 3, 1, True),
+            (1, 2, 1, False),
+            (3, 2, 1, False),
+            (0, 1, 0, False),
+        ],
+    )
+    def test_a_draft_counts_as_refused_only_if_there_was_room_for_it(
+        self, legal: int, budget: int, kept: int, refused: bool
+    ) -> None:
+        """Where budget or length end the row, what the grammar said of the next draft must not matter."""
+        scheduler = Scheduler(EngineConfig(k=3, token_budget=budget))
+        request = EngineRequest(id="r0", prompt=(5,), max_tokens=9)
+        scheduler.add(request)
+        scheduler.schedule()
+        request.num_computed, request.tokens = 1, [5, 6]
+        request.proposed, request.drafts = [7, 8, 9], [7, 8, 9][:legal]
+        (row,) = scheduler.schedule()
+        assert (len(row.drafts), row.refused_next) == (kept, refused)
 
 
 class TestMemory:
