@@ -13,12 +13,16 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from harness.errors import HarnessError, Unsupported
 from harness.scenario import Scenario
 from harness.targets.upstream.order import Order
+
+if TYPE_CHECKING:
+    from harness.targets.upstream.suspects import Made
 
 
 def main() -> None:
@@ -30,9 +34,7 @@ def main() -> None:
         request = json.loads(line)
         try:
             if made is None:
-                from harness.targets.upstream.suspects import make
-
-                made = make(Order(**request["order"]))
+                made = _make(Order(**request["order"]))
                 _answer(answers, {"setting": {**made.target.setting, **made.notes}})
                 continue
             if "contract" in request:
@@ -47,6 +49,20 @@ def main() -> None:
             _answer(answers, {"unsupported": str(error)})
         except HarnessError as error:
             _answer(answers, {"usage": str(error)})
+
+
+def _make(order: Order) -> Made:
+    """The suspect; whatever loading it dies of is the reason why it cannot be tested."""
+    from harness.targets.upstream.suspects import make
+
+    try:
+        return make(order)
+    except HarnessError:
+        raise
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(frame.filename).name}:{frame.lineno}"
+        raise Unsupported(f"does not load: {type(error).__name__}: {error} ({where})") from error
 
 
 def _examine(target: Any) -> list[str]:

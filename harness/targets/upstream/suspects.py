@@ -101,14 +101,16 @@ def _forward(order: Order, release: Release, layout: Layout, notes: dict[str, st
 def _fla(order: Order, release: Release, notes: dict[str, str]) -> Made:
     from harness.targets.upstream.fla import FlaKernels
 
-    with_release(release.root, "fla", ("fla",))
-    notes["verify"] = "fla-core has no verify form: its kernel runs token by token, the slots are ours"
-    return _made(order, FlaKernels(order.suspect), "all but the recurrences is ours", notes)
+    notes["verify"] = (
+        "fla-core has no verify form: its recurrent kernel runs token by token, the slots are ours"
+    )
+    notes["prompts"] = "the recurrent kernel: the chunk kernel refuses float32"
+    return _made(order, FlaKernels(release.root), "all but the recurrences is ours", notes)
 
 
 def _sglang(order: Order, release: Release, notes: dict[str, str]) -> Made:
     raise Unsupported(
-        f"{release.name}: its verify kernel keeps no slots (it writes every token's state to a scratch that its "
+        "its verify kernel keeps no slots (it writes every token's state to a scratch that its "
         "scheduler scatters afterwards), and no adapter for that is written yet"
     )
 
