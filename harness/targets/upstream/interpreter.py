@@ -2,6 +2,7 @@
 
 * A builtin that a module captured (``exp = tl.exp``) is called without the interpreter's semantics, and refuses.
 * A grid function gets converted arguments, where a compiled launch hands it the tensors.
+* ``torch.cpu`` has no ``device``, which launches of CUDA code enter as a context.
 * ``triton.autotune`` measures its configurations on a device: here the first one is taken, whatever its speed.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -75,6 +77,8 @@ def repair() -> str:
         for module in (tl, tl.math):
             setattr(module, name, late)
     interpreter.GridExecutor = Grid
+    if not hasattr(torch.cpu, "device"):
+        torch.cpu.device = nullcontext  # type: ignore[attr-defined]
     triton.autotune = lambda configs, key=None, **more: pinned(configs, **more)
     for what, after in {"a builtin": _probe(BLOCK=16), "a pinned kernel": _probe_pinned()}.items():
         if not torch.equal(before, after):

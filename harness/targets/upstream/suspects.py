@@ -26,7 +26,6 @@ from harness.engine.linear_layer import LinearLayer
 from harness.engine.loader import Loader
 from harness.engine.policy import POLICY, Policy
 from harness.engine.variants import only_with_drafts
-from harness.errors import Unsupported
 from harness.targets.embedded import EmbeddedTarget
 from harness.targets.upstream import einops_twin, interpreter
 from harness.targets.upstream.layouts import CONV, FLA, THIRD_PARTY, Layout, layout_of
@@ -46,7 +45,7 @@ class Made:
 
 
 def make(order: Order) -> Made:
-    """The suspect that an order names; Unsupported, with the reason, where it cannot be had."""
+    """The suspect that an order names. Raises what loading it raises."""
     notes = {}
     if os.environ.get("TRITON_INTERPRET") == "1":
         notes["interpreter"] = f"repaired: {interpreter.repair()}"
@@ -109,10 +108,10 @@ def _fla(order: Order, release: Release, notes: dict[str, str]) -> Made:
 
 
 def _sglang(order: Order, release: Release, notes: dict[str, str]) -> Made:
-    raise Unsupported(
-        "its verify kernel keeps no slots (it writes every token's state to a scratch that its "
-        "scheduler scatters afterwards), and no adapter for that is written yet"
-    )
+    from harness.targets.upstream.sglang import SglangKernels
+
+    notes["verify"] = "its states go to a scratch; copying them to slots is typed again"
+    return _made(order, SglangKernels(release.root), "all but the verify recurrence is ours", notes)
 
 
 _MAKERS = {"vllm": _vllm, "fla": _fla, "sglang": _sglang}
