@@ -423,7 +423,8 @@ def test_counts_beyond_all_reason_fail_and_break_no_check(forced: Lap, field: st
 
 def test_more_tokens_than_drafts_and_one_fail(forced: Lap) -> None:
     row = row_at(forced.trace, 5, "r1")
-    wrong = changed(forced.trace, 5, "r1", committed=(*row.committed, 7, 8))
+    assert row.accepted == len(row.kept) + 1
+    wrong = changed(forced.trace, 5, "r1", committed=(*row.committed, 7))
     found = evidence_of(forced.verdict_on(wrong), "ledger").divergences
     assert any(f"exceeds the row's {len(row.kept)} drafts + 1" in d.message for d in found)
 

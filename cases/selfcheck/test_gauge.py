@@ -171,14 +171,16 @@ def test_the_gauge_that_decides_less_well_speaks_for_the_state() -> None:
     assert Gauges(conv=strong, recurrent=weak, logits=strong).state is weak
 
 
+@pytest.mark.parametrize("place", [(), (1, 2, 3, 4)], ids=["everywhere", "one number"])
 def test_a_target_that_yields_nan_has_no_finite_noise_and_decides_nothing(
-    bench: Bench, float32: tuple[Trace, Gauges]
+    bench: Bench, float32: tuple[Trace, Gauges], place: tuple[int, ...]
 ) -> None:
     trace, _ = float32
     rows = [row for step in trace.steps for row in step.rows]
     spoiled = rows[5].state
     assert spoiled is not None
-    nan = replace(spoiled, recurrent=np.full_like(spoiled.recurrent, np.nan))
+    nan = replace(spoiled, recurrent=spoiled.recurrent.copy())
+    nan.recurrent[place] = np.nan
     steps = [
         replace(step, rows=tuple(replace(r, state=nan) if r is rows[5] else r for r in step.rows))
         for step in trace.steps
@@ -203,6 +205,7 @@ def test_the_plain_pair_feeds_the_same_tokens_in_two_ways_and_without_drafts(ben
     histories = bench.histories()
     together, pieces = plain_pair(bench.scenario, histories, 7)
     runs = [bench.targets["float32"].run(scenario) for scenario in (together, pieces)]
+    assert (together.k, pieces.k) == (0, 0)
     for run in runs:
         assert run.crash is None
         assert not any(row.kept or row.proposed for step in run.steps for row in step.rows)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from harness.check.grammar import GrammarBook
@@ -73,6 +73,7 @@ def batches(draw: st.DrawFn) -> tuple[int, int, dict[str, Plan]]:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batch=batches())
+@example(batch=(0, 2, {"r0": Plan(turns=((2, 1), (2, 2)), guided=True, ends=True)}))
 def test_any_plan_happens_as_planned(
     batch: tuple[int, int, dict[str, Plan]], peaked: Path, target: EmbeddedTarget, grammars: GrammarBook
 ) -> None:
@@ -106,6 +107,7 @@ def test_any_plan_happens_as_planned(
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batch=batches())
+@example(batch=(0, 2, {"r0": Plan(turns=((2, 1), (2, 2)), guided=True, ends=True)}))
 def test_drafts_of_a_plan_are_legal_as_far_as_they_are_kept_and_no_further(
     batch: tuple[int, int, dict[str, Plan]], peaked: Path, grammars: GrammarBook
 ) -> None:
