@@ -11,14 +11,16 @@ from __future__ import annotations
 import importlib.util
 import re
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
+from harness.check.observe import EVENTS
 from harness.errors import CaseError, HarnessError
 from harness.lab import Lab
 from harness.rundir import slug
-from harness.scenario import Scenario
+from harness.scenario import FailureKind, Scenario
 from harness.targets.protocols import Capability
 
 Build = Callable[[Lab], Iterable[Scenario]]
@@ -39,10 +41,29 @@ class Case:
     build: Build
     path: Path
 
+    def scenarios(self, lab: Lab) -> Iterator[Scenario]:
+        """The scenarios, each name in them checked; CaseError on a typo."""
+        return (_known(self, scenario) for scenario in self.build(lab))
+
     @property
     def number(self) -> str:
         """The part of ``ref`` after the project's name."""
         return self.ref.rpartition("#")[2]
+
+
+def _known(case: Case, scenario: Scenario) -> Scenario:
+    """The scenario, if every name in it means something; a typo must not pass for an event that never happened."""
+    for what, names, known in (
+        ("documented", scenario.documented, case.variants),
+        ("must_observe", scenario.must_observe, EVENTS),
+        ("failure", [d.failure for d in scenario.documented.values()], get_args(FailureKind)),
+    ):
+        for name in names:
+            if name not in known:
+                raise CaseError(
+                    f"{case.path}: {scenario.name!r}: saw {what} {name!r}, expected one of: {', '.join(known)}"
+                )
+    return scenario
 
 
 def issue(

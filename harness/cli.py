@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -33,15 +34,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _finish({"verb": None, **_told(error)}, bisects)
     except SystemExit as request:  # --help and --version
         return int(request.code or 0)
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # a CI that runs out of time is told what is kept
     verb: Verb = args.run
     try:
         result = verb(args)
     except HarnessError as error:
         result = {"verb": args.verb, **_told(error)}
     except KeyboardInterrupt:
-        print(
-            "interrupted; what was recorded stays, and --resume RUN_DIR goes on from there", file=sys.stderr
-        )
         result = {"verb": args.verb, "error": "interrupted", "exit": 130}
     except Exception as error:  # noqa: BLE001  the last line of output stays JSON whatever happens
         traceback.print_exc()

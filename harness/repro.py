@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from harness.cases import REFERENCE_VARIANT
+from harness.cases import REFERENCE_VARIANT as REFERENCE_VARIANT
 from harness.check.gauge import Gauge, Gauges
 from harness.codec import decode, encode
 from harness.run import Judge, Judgement
@@ -57,8 +57,8 @@ class Reproduction:
 
     @property
     def exit_code(self) -> int:
-        """0: reproduced and fixed; 125: something decided nothing; 1: the proof failed."""
-        if self.reproduced and self.fixed:
+        """0: fixed, and all that is documented was reproduced; 125: something decided nothing; 1: no proof."""
+        if self.fixed and self.reproduced is not False:
             return 0
         mine = [j.verdict for result in self.results if (j := result.judgements.get(REFERENCE_VARIANT))]
         undecided = not mine or worst(mine) in (Verdict.INCONCLUSIVE, Verdict.UNSUPPORTED)
@@ -75,9 +75,27 @@ class Reproduction:
 
     @property
     def variants(self) -> list[str]:
-        """The variants that ran, the reference last."""
+        """The variants that ran, the reference first."""
         names = dict.fromkeys(name for result in self.results for name in result.judgements)
-        return sorted(names, key=lambda name: name == REFERENCE_VARIANT)
+        return sorted(names, key=lambda name: name != REFERENCE_VARIANT)
+
+    @property
+    def unexpected(self) -> list[str]:
+        """What is not as it must be: the reference does not pass, or a documented failure is not what was seen."""
+        lines = []
+        for result in self.results:
+            for name, judgement in result.judgements.items():
+                if name == REFERENCE_VARIANT and judgement.verdict.exit_code:
+                    lines.append(
+                        f"{result.scenario.name!r} on {name}: must pass, is {judgement.verdict.value}"
+                    )
+                elif judgement.documented is False:
+                    known = result.scenario.documented[name]
+                    seen = judgement.first.told if judgement.first else judgement.verdict.value
+                    lines.append(
+                        f"{result.scenario.name!r} on {name}: documented is {known}, seen was {seen}"
+                    )
+        return lines
 
     def first_failures(self) -> Iterator[tuple[str, Result, Judgement]]:
         """For each variant that failed, its first failing scenario; of one variant alone, the first of each kind."""
@@ -85,8 +103,9 @@ class Reproduction:
             kinds = set()
             for result in self.results:
                 judgement = result.judgements.get(name)
-                if judgement and judgement.verdict is Verdict.FAIL:
-                    kind = judgement.first.kind if judgement.first and len(self.variants) == 1 else None
+                if judgement and judgement.verdict is Verdict.FAIL and judgement.first:
+                    alone, odd = len(self.variants) == 1, judgement.documented is False
+                    kind = (judgement.first.kind if alone else None, odd)
                     if kind not in kinds:
                         yield name, result, judgement
                     kinds.add(kind)
@@ -140,8 +159,10 @@ def _scenario(
             reference = open_variant(REFERENCE_VARIANT).run(scenario)  # its cell was recorded before a resume
         judgement = _with_power(judgement, trace, reference)
         judgements[name] = judgement
-        if judgement.verdict is Verdict.FAIL:
-            run_dir.write_trace(name, trace)
+        if judgement.verdict is Verdict.FAIL and name not in run_dir.run.setdefault("traces", {}):
+            run_dir.run["traces"][name] = run_dir.write_trace(
+                name, trace
+            ).name  # the first one; they are large
         run_dir.record(scenario.name, name, encode(judgement))
     assert gauges is not None
     return Result(scenario=scenario, gauges=gauges, judgements=judgements)

@@ -7,6 +7,8 @@ import json
 import os
 import re
 import shlex
+import shutil
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -72,7 +74,8 @@ class RunDir:
 
     def replay(self, scenario: str, variant: str) -> str:
         """The command that runs one scenario of this run again."""
-        return replay(self.run, self.path / f"{slug(scenario)}.json", variant)
+        command = replay(self.run, self.path / f"{slug(scenario)}.json", variant)
+        return command.replace("specharness", program(), 1)
 
     def write_scenario(self, scenario: Scenario) -> Path:
         """The scenario as a file that ``specharness run`` takes."""
@@ -98,6 +101,7 @@ REPLAYED = {
     "preset": "peaked",
     "model": None,
     "kernels": "auto",
+    "device": None,
     "state_dtype": "float32",
 }
 """Settings of a run that a replay repeats, with their defaults."""
@@ -111,6 +115,14 @@ def replay(run: dict[str, Any], scenario: Path, variant: str) -> str:
         if run.get(name, default) != default
     ]
     return " ".join(["specharness run", str(scenario), f"--variant {shlex.quote(variant)}", *settings])
+
+
+def program() -> str:
+    """How a shell in this folder calls this command."""
+    if shutil.which("specharness"):
+        return "specharness"
+    beside = Path(sys.executable).with_name("specharness")
+    return os.path.relpath(beside) if beside.exists() else f"{sys.executable} -m harness.cli"
 
 
 def slug(name: str) -> str:

@@ -92,6 +92,13 @@ class Documented:
     layer: int | None = None
     step: int | None = None
 
+    def __str__(self) -> str:
+        parts = [f"step {self.step}"] if self.step is not None else []
+        parts += [f"layer {self.layer}"] if self.layer is not None else []
+        parts += [self.tensor] if self.tensor else []
+        parts += [repr(self.message)] if self.message else []
+        return f"{self.failure} at {', '.join(parts)}" if parts else self.failure
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:

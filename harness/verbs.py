@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import sys
 from collections.abc import Iterable
+from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from harness.cases import STANDARD_VARIANTS, find_case, find_root, load_cases
-from harness.errors import Unsupported, UsageError
+from harness.errors import CaseError, Unsupported, UsageError
 from harness.lab import Lab
 from harness.models.tiny import default_cache, ensure
 from harness.report import html, proof
@@ -31,7 +34,8 @@ def repro(args: argparse.Namespace) -> dict[str, Any]:
     root = args.cases or find_root()
     case = find_case(load_cases(root), args.issue)
     folder = _model(args, console)
-    scenarios = _fitting(args, console, case.build(Lab(folder, root / "fixtures", args.seed)))
+    console.print(f"[bold]{case.ref}  {case.title}[/bold]", highlight=False)
+    scenarios = _fitting(args, console, case.scenarios(Lab(folder, root / "fixtures", args.seed)))
     variants = _chosen(args, case.variants)
     reproduction, run_dir = _reproduce(
         args, console, root, f"repro-{slug(case.number)}", scenarios, variants, folder
@@ -51,7 +55,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     """Run one scenario file and judge it; red when any chosen variant fails."""
     console = _console(args)
     scenario = Scenario.read(args.scenario)
-    root = args.cases or find_root()
+    root = _root(args)
     folder = _model(args, console)
     variants = _chosen(args, STANDARD_VARIANTS)
     scenarios = _fitting(args, console, [scenario])
@@ -107,7 +111,7 @@ def from_log(args: argparse.Namespace) -> dict[str, Any]:
 
     console = _console(args)
     dump = read_dump(args.log)
-    scenario = dump.scenario(Lab(ensure(args.preset), find_root() / "fixtures"))
+    scenario = dump.scenario(Lab(ensure(args.preset, cache=default_cache(os.environ)), Path("fixtures")))
     path = args.out or args.log.with_suffix(".scenario.json")
     try:
         path.write_text(scenario.to_json(), encoding="utf-8")
@@ -136,6 +140,14 @@ def listing(args: argparse.Namespace) -> dict[str, Any]:
     return {"verb": "list", args.what: list(found), "exit": 0}
 
 
+def _root(args: argparse.Namespace) -> Path:
+    """Where reports go when no case is needed: the checkout, or the current folder outside of one."""
+    try:
+        return Path(args.cases or find_root())
+    except CaseError:
+        return Path.cwd()
+
+
 def _console(args: argparse.Namespace) -> Console:
     """Wide where nobody looks: a log must not crop its tables."""
     return Console(quiet=args.json, width=None if sys.stdout.isatty() else 160)
@@ -146,7 +158,7 @@ def _model(args: argparse.Namespace, console: Console) -> Path:
         console.print(f"model: {args.model}", highlight=False)
         return Path(args.model)
     args.preset = args.preset or ("narrow" if interprets(args.target, args.device) else "peaked")
-    folder = ensure(args.preset)
+    folder = ensure(args.preset, cache=default_cache(os.environ))
     console.print(f"model: tiny Qwen3-Next, preset {args.preset} ({folder})", highlight=False, soft_wrap=True)
     return folder
 
@@ -209,12 +221,24 @@ def _reproduce(
         task = progress.add_task("loading the oracle")
         judge = Judge(folder)
 
-        def tell(scenario: str, variant: str) -> None:
-            progress.update(task, description=f"{scenario}  [bold]{variant}[/bold]")
-            if not console.is_terminal:
-                console.print(f"running {scenario} on {variant}", soft_wrap=True, highlight=False)
+        cells = count(1)
 
-        reproduction = reproduce(scenarios, variants, open_variant, judge, run_dir, tell)
+        def tell(scenario: str, variant: str) -> None:
+            place = f"{next(cells)} of {len(scenarios) * len(variants)}"
+            progress.update(task, description=f"{place}  {scenario}  [bold]{variant}[/bold]")
+            if not console.is_terminal:
+                console.print(f"{place}: {scenario} on {variant}", soft_wrap=True, highlight=False)
+
+        try:
+            reproduction = reproduce(scenarios, variants, open_variant, judge, run_dir, tell)
+        except KeyboardInterrupt:
+            print(
+                f"interrupted: the same command with --resume {run_dir.path} goes on from there",
+                file=sys.stderr,
+            )
+            raise
+    run_dir.run.update(setting=targets[0].setting, result=proof.summary(reproduction))
+    run_dir.save()
     run_dir.write_text("index.html", html.page(name, reproduction, run_dir.run))
     return reproduction, run_dir
 
@@ -224,7 +248,13 @@ def _run_dir(args: argparse.Namespace, root: Path, name: str, setting: dict[str,
         return RunDir.create(
             args.reports or root / "reports",
             name,
-            {**setting, "versions": _versions(), "gauges": {}, "cells": {}},
+            {
+                **setting,
+                "started": datetime.now().isoformat(timespec="seconds"),
+                "versions": _versions(),
+                "gauges": {},
+                "cells": {},
+            },
         )
     run_dir = RunDir.resume(args.resume)
     differing = [key for key, value in setting.items() if run_dir.run.get(key) != value]
@@ -238,6 +268,7 @@ def _versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
+    found["python"] = platform.python_version()
     for package in ("specharness", "torch", "triton", "xgrammar", "numpy", "transformers"):
         try:
             found[package] = version(package)

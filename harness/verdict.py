@@ -52,6 +52,11 @@ class Divergence:
     diagnosis: str | None = None
     cause: str | None = None  # class of the diagnosis, as check/hypotheses.py names it
 
+    @property
+    def told(self) -> str:
+        """In half a line: kind and place."""
+        return f"{self.kind} at {self.at}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:

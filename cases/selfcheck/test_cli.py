@@ -181,6 +181,7 @@ def test_json_before_the_verb_reaches_every_verb() -> None:
         "from-log": ["x.log"],
         "bisect": ["1", "--good", "0.11.0", "--bad", "0.10.2"],
         "list": ["issues"],
+        "contract": ["package.module:function"],
     }
     for verb in verbs():
         arguments = [verb, *required.get(verb, [])]
@@ -214,7 +215,7 @@ def test_doctor_ends_with_its_line(call: Call) -> None:
 def test_a_log_becomes_a_scenario_that_runs(
     call: Call, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.verbs.ensure", lambda preset: place.model)
+    monkeypatch.setattr("harness.verbs.ensure", lambda preset, cache=None: place.model)
     log = ROOT / "fixtures" / "logs" / "vllm-24881.log"
     said = call("from-log", log, "--out", place.folder / "from log.json")
     assert sorted(said.line["rows"]) == [2] + [3] * 14

@@ -38,6 +38,8 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "targets": (WORDS, ANY),
     "targets.registry": ({*WORDS, "targets", "targets.embedded", "targets.upstream"}, ANY),
     "targets.embedded": ({*WORDS, "targets", "engine", "models"}, ANY),
+    "targets.contract": ({*WORDS, "targets", "engine"}, ANY),  # a user's kernel plugs into our engine
+    "targets.user_kernel": ({*WORDS, "targets", "engine"}, ANY),
     "targets.upstream": ({*WORDS, "targets", "targets.embedded", "engine", "models"}, ANY),
     "check": ({*WORDS, "oracle", "oracle.foreign"}, ANY),
     "run": ({*WORDS, "targets", "oracle", "check"}, ANY),

@@ -117,7 +117,8 @@ def _evidence(
         for divergence, never in zip(found, broken, strict=True)
     ]
     verdict = worst(verdicts) if found else Verdict.PASS
-    summary = f"{compared} {what} compared, {len(found)} differ"
+    places = {(divergence.at.step, divergence.at.request) for divergence in found}
+    summary = f"{compared} {what} compared, {len(places)} differ"
     if not compared:
         verdict, summary = Verdict.INCONCLUSIVE, f"no {what} to compare"
     elif not gauge.decides and not any(broken):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from harness.check.gauge import FLOAT32_NOISE
 from harness.report import terminal
-from harness.repro import Reproduction, Result
+from harness.repro import REFERENCE_VARIANT, Reproduction, Result
 from harness.rundir import RunDir
 from harness.verdict import Verdict
 
@@ -20,6 +22,7 @@ def show(console: Console, title: str, reproduction: Reproduction, run_dir: RunD
         for result in reproduction.results
     ]
     lines: list[Any] = ["", f"[bold]{title}[/bold]", terminal.matrix(reproduction.variants, rows)]
+    lines += [Text(f"UNEXPECTED: {line}", "bold red") for line in reproduction.unexpected]
     for name, result, judgement in reproduction.first_failures():
         replay = run_dir.replay(result.scenario.name, name)
         lines += ["", *terminal.failure(name, judgement, replay)]
@@ -29,11 +32,8 @@ def show(console: Console, title: str, reproduction: Reproduction, run_dir: RunD
 
 def proven(reproduction: Reproduction) -> list[str]:
     """What a stranger may conclude, line by line."""
-    reproduced = (
-        "no failure is documented" if reproduction.reproduced is None else _yes(reproduction.reproduced)
-    )
     lines = (
-        [f"reproduced: {reproduced}; fixed: {_yes(reproduction.fixed)}"]
+        [f"reproduced: {_said(reproduction.reproduced)}; fixed: {_fixed(reproduction)}"]
         if reproduction.has_reference
         else [f"{name}: {reproduction.verdict(name).value}" for name in reproduction.variants]
     )
@@ -61,13 +61,17 @@ def proven(reproduction: Reproduction) -> list[str]:
         for name, j in r.judgements.items()
         if j.verdict in (Verdict.INCONCLUSIVE, Verdict.UNSUPPORTED)
     ]
-    gauge = reproduction.gauge
     lines += [f"undecided: {line}" for line in undecided]
-    lines.append(
-        f"noise {gauge.least_noise:.2g}, signal of the least fault {gauge.least_signal:.2g}: "
-        f"{gauge.ratio:,.0f} times the noise"
-    )
+    lines.append("signal of the least fault over noise: " + "; ".join(_gauges(reproduction)))
     return lines
+
+
+def _gauges(reproduction: Reproduction) -> Iterator[str]:
+    """For each kind of tensor, the gauge that decides least well of all scenarios."""
+    for kind in ("conv", "recurrent", "logits"):
+        gauge = min((getattr(r.gauges, kind) for r in reproduction.results), key=lambda one: float(one.ratio))
+        floor = " (the float32 floor)" if gauge.least_noise == FLOAT32_NOISE else ""
+        yield f"{kind} {gauge.least_signal:.2g} / {gauge.least_noise:.2g}{floor} = {gauge.ratio:,.0f}"
 
 
 def _verdict(result: Result, variant: str) -> Verdict | None:
@@ -75,8 +79,14 @@ def _verdict(result: Result, variant: str) -> Verdict | None:
     return judgement.verdict if judgement else None
 
 
-def _yes(holds: bool) -> str:
-    return "yes" if holds else "NO"
+def _said(reproduced: bool | None) -> str:
+    return {None: "nothing is documented for what ran", True: "yes", False: "NO"}[reproduced]
+
+
+def _fixed(reproduction: Reproduction) -> str:
+    if reproduction.fixed:
+        return "yes"
+    return "NO" if reproduction.verdict(REFERENCE_VARIANT) is Verdict.FAIL else "undecided"
 
 
 def summary(reproduction: Reproduction) -> dict[str, Any]:
@@ -95,6 +105,7 @@ def summary(reproduction: Reproduction) -> dict[str, Any]:
             }
             for name in reproduction.variants
         },
+        "unexpected": reproduction.unexpected,
         "noise": reproduction.gauge.least_noise,
         "signal": reproduction.gauge.least_signal,
     }

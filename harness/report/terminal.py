@@ -27,9 +27,9 @@ def verdict_text(verdict: Verdict) -> Text:
 def matrix(variants: list[str], rows: list[tuple[str, dict[str, Verdict]]]) -> Table:
     """Scenario x variant."""
     table = Table()
-    table.add_column("scenario", no_wrap=True)
+    table.add_column("scenario")
     for variant in variants:
-        table.add_column(variant, no_wrap=True)
+        table.add_column(variant, overflow="fold")
     for name, verdicts in rows:
         table.add_row(name, *(verdict_text(verdicts[v]) if v in verdicts else Text("-") for v in variants))
     return table

@@ -71,7 +71,9 @@ class EmbeddedTarget:
             max_model_len=scenario.max_model_len,
             max_num_seqs=scenario.max_num_seqs,
             capture_sizes=scenario.capture_sizes,
-            drafter=scenario.drafter,
+            drafter="ngram"
+            if scenario.forced
+            else scenario.drafter,  # a script drafts by itself: no head needed
             sample_drafts=scenario.sample_drafts,
             state_dtype=self.state_dtype,
             device=self.device,
