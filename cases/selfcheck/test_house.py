@@ -40,7 +40,10 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "targets.embedded": ({*WORDS, "targets", "engine", "models"}, ANY),
     "targets.contract": ({*WORDS, "targets", "engine"}, ANY),  # a user's kernel plugs into our engine
     "targets.user_kernel": ({*WORDS, "targets", "engine"}, ANY),
-    "targets.upstream": ({*WORDS, "targets", "targets.embedded", "engine", "models"}, ANY),
+    "targets.upstream": (
+        {*WORDS, "targets", "targets.embedded", "targets.contract", "targets.user_kernel", "engine", "models"},
+        ANY,
+    ),
     "check": ({*WORDS, "oracle", "oracle.foreign"}, ANY),
     "run": ({*WORDS, "targets", "oracle", "check"}, ANY),
     "explore": ({*WORDS, "run", "targets"}, ANY),
