@@ -41,7 +41,15 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "targets.contract": ({*WORDS, "targets", "engine"}, ANY),  # a user's kernel plugs into our engine
     "targets.user_kernel": ({*WORDS, "targets", "engine"}, ANY),
     "targets.upstream": (
-        {*WORDS, "targets", "targets.embedded", "targets.contract", "targets.user_kernel", "engine", "models"},
+        {
+            *WORDS,
+            "targets",
+            "targets.embedded",
+            "targets.contract",
+            "targets.user_kernel",
+            "engine",
+            "models",
+        },
         ANY,
     ),
     "check": ({*WORDS, "oracle", "oracle.foreign"}, ANY),
