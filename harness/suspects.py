@@ -150,7 +150,9 @@ def _tally(answer: Answer) -> tuple[dict[str, str], dict[str, int]]:
     for batch, packed in answer:
         found = judge(batch, packed)
         for finding in found:
-            smallest.setdefault(finding.kind, f"`{batch}`: {finding.request} {finding.message}")
+            smallest.setdefault(
+                finding.kind, f"`{batch}`: {finding.request} {finding.message}".replace(":  ", ": ")
+            )
         counts.update({finding.kind for finding in found})
     return smallest, dict(counts)
 

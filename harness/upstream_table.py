@@ -48,6 +48,11 @@ class Table:
         every = [cell for cells in self.cells.values() for cell in cells.values()]
         return sum(cell.verdict in (Verdict.PASS, Verdict.FAIL) for cell in every), len(every)
 
+    @property
+    def skipped(self) -> int:
+        """Cells that would be there if every suspect took every scenario."""
+        return len(self.releases) * sum(map(len, self.left_out.values()))
+
 
 def judge_releases(
     releases: Sequence[str],
@@ -108,7 +113,7 @@ def markdown(table: Table, command: str, setting: str) -> str:
         "# Released engines under test",
         "",
         f"Made by `{command}` ({setting}). {decided} of {every} cells are PASS or FAIL"
-        f" ({100 * decided // max(every, 1)} %).",
+        f" ({100 * decided // max(every, 1)} %); {table.skipped} more are left out, with the reasons below.",
         "",
         "A suspect is a part of a released engine that runs here as it shipped; everything around it is correct. The",
         "steps that it sees are those of the scenarios of `cases/issues`.",
