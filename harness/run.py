@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.check.diagnose import diagnose
-from harness.check.gauge import Gauges, measure, plain_pair, unmeasured
+from harness.check.gauge import Gauges, measure, unmeasured
 from harness.check.grammar import GrammarBook, check_foreign_grammar, check_grammar
 from harness.check.ledger import check_ledger, last_lines
 from harness.check.observe import missing, observe
 from harness.check.padding import show_padding
+from harness.check.plain import leaves_the_oracle, plain_pair, trusted
 from harness.check.recompile import check_recompile
 from harness.check.reference import Reference, ReferenceBook
 from harness.check.state import judge_tensors
@@ -22,7 +23,16 @@ from harness.targets.protocols import EngineTarget
 from harness.trace import Coordinate, Trace
 from harness.verdict import Divergence, Evidence, Verdict, worst
 
-_KIND_RANK = {"crash": 0, "state": 1, "ledger": 2, "logits": 3, "grammar": 4, "tokens": 5, "recompile": 6}
+_KIND_RANK = {
+    "crash": 0,
+    "state": 1,
+    "ledger": 2,
+    "logits": 3,
+    "grammar": 4,
+    "tokens": 5,
+    "recompile": 6,
+    "plain": 7,
+}
 PIECE = 7
 """Tokens a step when a history is fed in pieces of a prompt; prime, so that its edges meet few others."""
 GAUGED_REQUESTS = 4
@@ -61,8 +71,15 @@ class Judge:
         requests = tuple(answered[:GAUGED_REQUESTS])
         pair = plain_pair(_only(scenario, requests), histories, PIECE)
         first, second = (target.run(plain) for plain in pair)
+        runs = [
+            (run, Reference(self._book, plain, run)) for plain, run in zip(pair, (first, second), strict=True)
+        ]
+        known = [trusted(run, reference) for run, reference in runs]
+        both = {request.id: min(counts[request.id] for counts in known) for request in requests}
         used = [(len(request.prompt), histories[request.id]) for request in requests]
-        return measure(self._book.oracle, (first, second), used)
+        gauges = measure(self._book.oracle, (first, second), used, both)
+        wrong = (leaves_the_oracle(run, reference, both) for run, reference in runs)
+        return replace(gauges, plain=next((divergence for divergence in wrong if divergence), None))
 
     def judge(
         self, scenario: Scenario, trace: Trace, gauges: Gauges, documented: Documented | None = None
@@ -71,6 +88,7 @@ class Judge:
         reference = Reference(self._book, scenario, trace)
         evidence = [
             *([_crash(trace)] if trace.crash else []),
+            *([_plain(gauges.plain)] if gauges.plain else []),
             *judge_tensors(trace, reference, gauges),
             check_ledger(scenario, trace, self._book.oracle.config.vocab_size),
             check_grammar(scenario, trace, self._grammars),
@@ -137,6 +155,12 @@ def _crash(trace: Trace) -> Evidence:
     divergence = Divergence(kind="crash", at=Coordinate(step=trace.crash.step), message=message)
     return Evidence(
         check="alive", verdict=Verdict.FAIL, summary=message, divergences=(divergence,), compared=1
+    )
+
+
+def _plain(divergence: Divergence) -> Evidence:
+    return Evidence(
+        check="plain", verdict=Verdict.FAIL, summary=divergence.message, divergences=(divergence,), compared=1
     )
 
 

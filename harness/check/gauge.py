@@ -4,22 +4,26 @@ Noise is an A/A run: the same committed tokens go through the target twice witho
 compositions (one token a step, all requests together; in pieces of a prompt), so neither run touches what is judged.
 It is kept per layer and head, since a head that remembers for hundreds of tokens rounds differently from one that
 forgets at once. Signal is the smallest fault there is, a state that lags by one token, as the oracle itself sees it on
-the same tokens: in the place where it shows least, by the layer and head that shows it best.
+the same tokens, in the place where it shows least. A layer or head that cannot tell the two apart judges nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import inf, isfinite, sqrt
+from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
 from harness.check.distance import conv_error, logits_error, recurrent_error
 from harness.oracle.model import Oracle
-from harness.scenario import Request, Scenario, Turn
 from harness.trace import Array, RowTrace, Trace
+from harness.verdict import Divergence
 
+PRECISE = 1e-5
+"""No threshold asks for more than this: what float32 engines reach against the float64 oracle."""
+MOST_ABOVE = 10.0
+"""Nor does any allow more than this many times the noise: a fault may be much smaller than a lost token."""
 LEAST_RATIO = 5.0
 """A gate whose signal is less than this much above its noise decides nothing."""
 FLOAT32_NOISE = 1e-6
@@ -33,30 +37,52 @@ AFTERMATH = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauge:
-    """What one kind of tensor is judged by, as relative RMS: noise by coordinate, and how well the least fault shows.
+    """What one kind of tensor is judged by, as relative RMS: noise and signal of each layer, or layer and head.
 
-    ``noise`` is flat over layers, or layers and heads. ``least_signal`` is the effect of the least visible fault at
-    the coordinate that shows it best, ``least_noise`` the noise there.
+    ``signal`` is the effect of the least fault in the place where that coordinate shows it least.
     """
 
     noise: tuple[float, ...]
-    least_signal: float
-    least_noise: float
+    signal: tuple[float, ...]
+
+    @property
+    def ratios(self) -> Array:
+        """Signal over noise by coordinate; 0 where the noise is not finite."""
+        noise = np.asarray(self.noise)
+        return np.where(np.isfinite(noise), np.asarray(self.signal) / noise, 0.0)
 
     @property
     def ratio(self) -> float:
-        """Signal over noise; 0 where the target's noise is not finite."""
-        return self.least_signal / self.least_noise if isfinite(self.largest_noise) else 0.0
+        """Signal over noise of the coordinate that decides best."""
+        return float(self.ratios.max())
 
     @property
     def decides(self) -> bool:
-        """Whether signal and noise are far enough apart to judge by."""
+        """Whether any coordinate can be judged by."""
         return self.ratio >= LEAST_RATIO
 
     @property
+    def blind(self) -> int:
+        """Coordinates that are too noisy to judge by."""
+        return int(np.sum(self.ratios < LEAST_RATIO))
+
+    @property
     def thresholds(self) -> Array:
-        """What is allowed at each coordinate: the geometric middle of noise and signal."""
-        return np.asarray(self.noise) * sqrt(max(self.ratio, 1.0))
+        """What is allowed at each coordinate: the middle of noise and signal, and never far above the noise."""
+        noise = np.asarray(self.noise)
+        middle = noise * np.sqrt(np.maximum(self.ratios, 1.0))
+        allowed = np.minimum(middle, np.maximum(PRECISE, MOST_ABOVE * noise))
+        return np.where(self.ratios >= LEAST_RATIO, allowed, np.inf)
+
+    @property
+    def least_noise(self) -> float:
+        """Noise where the gauge decides best."""
+        return self.noise[int(self.ratios.argmax())]
+
+    @property
+    def least_signal(self) -> float:
+        """Signal there."""
+        return self.signal[int(self.ratios.argmax())]
 
     @property
     def largest_noise(self) -> float:
@@ -71,6 +97,7 @@ class Gauges:
     conv: Gauge  # by layer
     recurrent: Gauge  # by layer and head
     logits: Gauge  # one coordinate
+    plain: Divergence | None = None  # where the target leaves the oracle without any speculation
 
     @property
     def state(self) -> Gauge:
@@ -88,13 +115,18 @@ class Errors:
 
 
 def measure(
-    oracle: Oracle, pair: tuple[Trace, Trace], histories: Iterable[tuple[int, Sequence[int]]]
+    oracle: Oracle,
+    pair: tuple[Trace, Trace],
+    histories: Iterable[tuple[int, Sequence[int]]],
+    trusted: Mapping[str, int],
 ) -> Gauges:
     """Gauges from an A/A pair of traces, and from (tokens of the prompt, all tokens) of the same requests.
 
+    ``trusted`` is, for each request, the number of tokens up to which no router tie sets the two runs apart.
+
     Where there is nothing to measure on, a suspect that died early, the gauges decide nothing.
     """
-    noises = list(_differences(*pair))
+    noises = list(_differences(*pair, trusted))
     lags = [
         _lag(oracle, tokens, count) for prompt, tokens in histories for count in _places(prompt, len(tokens))
     ]
@@ -111,7 +143,7 @@ def unmeasured(oracle: Oracle) -> Gauges:
     """Gauges without a measurement: nothing is known of the noise, so nothing is decided."""
 
     def blind(coordinates: int) -> Gauge:
-        return Gauge(noise=(inf,) * coordinates, least_signal=0.0, least_noise=inf)
+        return Gauge(noise=(inf,) * coordinates, signal=(0.0,) * coordinates)
 
     layers = len(oracle.config.linear_layers)
     return Gauges(conv=blind(layers), recurrent=blind(layers * oracle.config.value_heads), logits=blind(1))
@@ -119,59 +151,16 @@ def unmeasured(oracle: Oracle) -> Gauges:
 
 def _gauge(noises: Sequence[Array], effects: Sequence[Array]) -> Gauge:
     noise = np.maximum(np.max(noises, axis=0), FLOAT32_NOISE).ravel()
-    visible = np.stack([effect.ravel() for effect in effects]) / noise  # [places, coordinates]
-    best = visible.argmax(axis=1)  # by place, the coordinate that shows the fault best
-    least = int(visible.max(axis=1).argmin())  # the place where it shows least
-    at = int(best[least])
-    return Gauge(
-        noise=tuple(noise.tolist()),
-        least_signal=float(effects[least].ravel()[at]),
-        least_noise=float(noise[at]),
-    )
+    signal = np.min(effects, axis=0).ravel()
+    return Gauge(noise=tuple(noise.tolist()), signal=tuple(signal.tolist()))
 
 
-def plain_pair(
-    scenario: Scenario, histories: Mapping[str, Sequence[int]], piece: int
-) -> tuple[Scenario, Scenario]:
-    """Two drafts-free scenarios over the same histories: token by token together, and in pieces of ``piece`` tokens."""
-    prompts = {request.id: len(request.prompt) for request in scenario.requests}
-    used = [request for request in scenario.requests if len(histories[request.id]) > prompts[request.id]]
-    longest = max(len(histories[request.id]) for request in used) + 1
-    base = replace(
-        scenario,
-        k=0,
-        script=None,
-        capture_sizes=(),
-        must_observe={},
-        documented={},
-        max_model_len=max(scenario.max_model_len, longest + 1),
-    )
-    together = replace(
-        base,
-        name=f"{scenario.name}: token by token",
-        token_budget=max(scenario.token_budget, sum(prompts.values())),
-        requests=tuple(_free(request, arrival=0) for request in used),
-        script={
-            request.id: tuple(Turn(token=token) for token in histories[request.id][prompts[request.id] :])
-            for request in used
-        },
-    )
-    pieces = replace(
-        base,
-        name=f"{scenario.name}: in pieces",
-        token_budget=piece,
-        requests=tuple(_free(request, arrival=0, prompt=histories[request.id][:-1]) for request in used),
-        script={request.id: (Turn(token=histories[request.id][-1]),) for request in used},
-    )
-    return together, pieces
-
-
-def _differences(first: Trace, second: Trace) -> Iterable[Errors]:
+def _differences(first: Trace, second: Trace, trusted: Mapping[str, int]) -> Iterable[Errors]:
     """Errors between two traces at equal (request, tokens in cache)."""
     rows = {(row.request, row.num_computed): row for row in _rows(first)}
     for row in _rows(second):
         twin = rows.get((row.request, row.num_computed))
-        if twin is None or twin.state is None or row.state is None:
+        if twin is None or twin.state is None or row.state is None or row.num_computed > trusted[row.request]:
             continue
         both = twin.logits is not None and row.logits is not None
         yield Errors(
@@ -203,11 +192,6 @@ def _lag(oracle: Oracle, tokens: Sequence[int], count: int) -> Errors:
         recurrent=recurrent_error(stale.recurrent, live.recurrent),
         logits=float(logits_error(lagging, fold.copy().extend(ahead).logits).max()),
     )
-
-
-def _free(request: Request, *, arrival: int, prompt: Sequence[int] | None = None) -> Request:
-    tokens = tuple(request.prompt if prompt is None else prompt)
-    return replace(request, arrival=arrival, prompt=tokens, grammar=None, ignore_eos=True, max_tokens=10**6)
 
 
 def _rows(trace: Trace) -> list[RowTrace]:

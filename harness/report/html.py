@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,9 +109,10 @@ def span(values: Collection[float]) -> str:
 
 
 def gauges(measured: Gauges) -> Iterator[tuple[str, Gauge]]:
-    """What each kind of tensor was judged by."""
-    for field in fields(measured):
-        yield field.name, getattr(measured, field.name)
+    """Each kind of tensor with its gauge."""
+    yield "conv", measured.conv
+    yield "recurrent", measured.recurrent
+    yield "logits", measured.logits
 
 
 def conclusion(reproduction: Reproduction) -> tuple[str, str]:
