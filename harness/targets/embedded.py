@@ -77,7 +77,7 @@ class EmbeddedTarget:
             sample_drafts=scenario.sample_drafts,
             state_dtype=self.state_dtype,
             device=self.device,
-            reverse_rows=reverse_rows,
+            reverse_rows=reverse_rows != scenario.reverse_rows,
         )
 
 
@@ -172,6 +172,7 @@ class _Run:
             num_computed=request.num_computed,
             previous_accepted=row.previous_accepted,
             proposed=tuple(row.proposed),
+            slots=tuple(request.slots),
             grammar_kept=row.grammar_kept if request.guide else None,
             matcher_tokens=request.guide.num_accepted if request.guide else None,
             finish_reason=request.finish_reason,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from harness.engine.batch import Batch
-from harness.engine.kernels.naive import NaiveKernels
+from harness.engine.kernels.naive import L2_EPS, NaiveKernels
 from harness.engine.linear_layer import LinearLayer, LinearWeights
 from harness.models.config import ModelConfig
 from harness.targets.upstream.extract import extract
@@ -58,6 +59,7 @@ class Forward:
         beta: torch.Tensor,
         initial_state: torch.Tensor,
         cu_seqlens: torch.Tensor,
+        use_qk_l2norm_in_kernel: bool = False,
         **_: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The recurrence over prompts, ours: theirs refuses float32, which the judgement of states needs.
@@ -65,22 +67,12 @@ class Forward:
         q, k ``[1, N, H, K]``, v ``[1, N, HV, V]``, g, beta ``[1, N, HV]``, initial_state ``[R, HV, K, V]`` (or V, K).
         """
         turned = self.layout.state == "KV"
-        first = initial_state.transpose(2, 3) if turned else initial_state
-        pool = torch.cat([torch.zeros_like(first[:1]), first])  # slot 0 is nobody's
-        rows = torch.arange(1, len(pool), device=pool.device)
-        known = torch.ones_like(rows, dtype=torch.bool)
-        out = NaiveKernels().gdn_prefill(
-            q[0],
-            k[0],
-            v[0],
-            g[0],
-            beta[0],
-            pool,
-            query_start_loc=cu_seqlens,
-            state_indices=rows,
-            has_initial_state=known,
+        final = (initial_state.transpose(2, 3) if turned else initial_state).float().clone()
+        tokens = Tokens.of(q[0], k[0], v[0], g[0], beta[0], normalise=use_qk_l2norm_in_kernel)
+        out = torch.cat(
+            [tokens.fold(final[r], *ends) for r, ends in enumerate(pairwise(cu_seqlens.tolist()))]
         )
-        return out[None], pool[1:].transpose(2, 3) if turned else pool[1:]
+        return out[None].to(v.dtype), final.transpose(2, 3) if turned else final
 
     def stand_in(self, config: ModelConfig, weights: LinearWeights) -> Any:
         """An object with the attributes that the code reads; caches are set for each call."""
@@ -113,6 +105,48 @@ class Forward:
         layer.kv_cache = caches
         self._context.attn_metadata = {LAYER: step.metadata}
         getattr(layer, self.layout.entry)(**arrays)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """Packed tokens of prompts, keys as wide as values; float32."""
+
+    q: torch.Tensor  # [N, HV, K], scaled
+    k: torch.Tensor  # [N, HV, K]
+    v: torch.Tensor  # [N, HV, V]
+    decay: torch.Tensor  # [N, HV]
+    beta: torch.Tensor  # [N, HV]
+
+    @staticmethod
+    def of(
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        g: torch.Tensor,
+        beta: torch.Tensor,
+        *,
+        normalise: bool,
+    ) -> Tokens:
+        """From the arguments of a chunk kernel; newer releases normalise q and k before it."""
+
+        def wide(x: torch.Tensor) -> torch.Tensor:
+            x = x.float()
+            if normalise:
+                x = x * (x.square().sum(-1, keepdim=True) + L2_EPS).rsqrt()
+            return x.repeat_interleave(v.shape[1] // x.shape[1], 1)
+
+        scaled = wide(q) * q.shape[-1] ** -0.5
+        return Tokens(q=scaled, k=wide(k), v=v.float(), decay=g.float().exp(), beta=beta.float())
+
+    def fold(self, h: torch.Tensor, start: int, end: int) -> torch.Tensor:
+        """Advance the state ``h [HV, V, K]`` in place over tokens ``start .. end - 1``; their outputs [n, HV, V]."""
+        out = self.v.new_zeros(end - start, *self.v.shape[1:])
+        for i, t in enumerate(range(start, end)):
+            h *= self.decay[t][:, None, None]
+            u = self.beta[t][:, None] * (self.v[t] - (h @ self.k[t][..., None])[..., 0])
+            h += u[..., None] * self.k[t][:, None, :]
+            out[i] = (h @ self.q[t][..., None])[..., 0]
+        return out
 
 
 def conv_of_prompts(
