@@ -55,6 +55,7 @@ def _known(case: Case, scenario: Scenario) -> Scenario:
     """The scenario, if every name in it means something; a typo must not pass for an event that never happened."""
     for what, names, known in (
         ("documented", scenario.documented, case.variants),
+        ("passes", scenario.passes, case.variants),
         ("must_observe", scenario.must_observe, EVENTS),
         ("failure", [d.failure for d in scenario.documented.values()], get_args(FailureKind)),
     ):

@@ -35,14 +35,20 @@ class Reproduction:
 
     @property
     def reproduced(self) -> bool | None:
-        """Every documented failure of a variant that ran happened, in the documented way; ``None`` without any."""
+        """Every variant that ran failed as documented and passed where it must; ``None``: nothing is documented."""
         known = [
             j.documented
             for result in self.results
             for j in result.judgements.values()
             if j.documented is not None
         ]
-        return all(known) if known else None
+        passing = [
+            result.judgements[name].verdict.exit_code == 0
+            for result in self.results
+            for name in result.scenario.passes
+            if name in result.judgements
+        ]
+        return all(known) and all(passing) if known else None
 
     @property
     def has_reference(self) -> bool:
@@ -85,7 +91,8 @@ class Reproduction:
         lines = []
         for result in self.results:
             for name, judgement in result.judgements.items():
-                if name == REFERENCE_VARIANT and judgement.verdict.exit_code:
+                must_pass = name == REFERENCE_VARIANT or name in result.scenario.passes
+                if must_pass and judgement.verdict.exit_code:
                     lines.append(
                         f"{result.scenario.name!r} on {name}: must pass, is {judgement.verdict.value}"
                     )

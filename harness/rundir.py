@@ -80,7 +80,13 @@ class RunDir:
     def write_scenario(self, scenario: Scenario) -> Path:
         """The scenario as a file that ``specharness run`` takes."""
         path = self.path / f"{slug(scenario.name)}.json"
-        path.write_text(scenario.to_json(), encoding="utf-8")
+        text = scenario.to_json()
+        if path.exists() and path.read_text(encoding="utf-8") != text:
+            raise UsageError(
+                f"{path}: the case builds another scenario now than when this run began",
+                hint="run it anew, without --resume",
+            )
+        path.write_text(text, encoding="utf-8")
         return path
 
     def write_trace(self, variant: str, trace: Trace) -> Path:

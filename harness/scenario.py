@@ -115,9 +115,11 @@ class Scenario:
     max_model_len: int = 512
     max_num_seqs: int = 64
     capture_sizes: tuple[int, ...] = ()
+    reverse_rows: bool = False  # compose every batch in the opposite order: prompts before verify rows
     most_compilations: int | None = None  # compiled variants a kernel may need; None: not counted
     must_observe: Mapping[str, int] = field(default_factory=dict)
     documented: Mapping[str, Documented] = field(default_factory=dict)
+    passes: tuple[str, ...] = ()  # variants that must pass here, besides the correct one
 
     def __post_init__(self) -> None:
         _validate(self)

@@ -69,6 +69,7 @@ class RowTrace:
     num_computed: int
     previous_accepted: int  # a of the request's previous step, as the engine used it
     proposed: tuple[int, ...] = ()
+    slots: tuple[int, ...] = ()  # the request's state slots
     grammar_kept: int | None = None  # drafts left by the grammar, before budget and length
     matcher_tokens: int | None = None  # tokens the engine's matcher has consumed
     finish_reason: str | None = None

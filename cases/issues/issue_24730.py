@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from harness import Documented, Lab, Plan, Scenario, issue
 
+REPAIRED = ("as-merged", "stale-accepted-count")
 VARIANTS = ("before-fix", "as-merged", "stale-accepted-count", "fixed")
 
 
@@ -28,7 +29,22 @@ def scenarios(lab: Lab) -> Iterator[Scenario]:
             "r2": Plan(arrival=2, prompt=17, turns=((3, 3), (2, 1))),
         },
         must_observe={"prompt beside verify rows": 1, "grammar trim": 2, "rollback": 3},
-        documented={"before-fix": Documented(failure="crash", message="mask", step=2)},
+        documented={"before-fix": Documented(failure="crash", message="The shape of the mask", step=2)},
+        passes=REPAIRED,
+    )
+    yield lab.forced(
+        "a2: prompt before verify rows",
+        title="the same rows the other way round: what is gathered by row must not be taken in order",
+        k=3,
+        reverse_rows=True,
+        plans={
+            "r0": Plan(guided=True, turns=((1, 2), (1, 1), (3, 2), (2, 3))),
+            "r1": Plan(guided=True, turns=((2, 1), (1, 2), (3, 4), (2, 1))),
+            "r2": Plan(arrival=2, prompt=17, turns=((3, 3), (2, 1))),
+            "r3": Plan(arrival=3, prompt=1, turns=((3, 1), (1, 2))),
+        },
+        must_observe={"prompt before a verify row": 2, "unequal rows": 2, "rollback": 3},
+        passes=REPAIRED,
     )
     yield lab.forced(
         "b: lost rows",
@@ -39,6 +55,7 @@ def scenarios(lab: Lab) -> Iterator[Scenario]:
         plans={f"r{i}": Plan(guided=True, turns=((1, 1 + i % 2), (1, 1))) for i in range(10)},
         must_observe={"padded rows": 1, "padded tokens": 1, "grammar trim": 10},
         documented={"before-fix": Documented(failure="state", tensor="conv", layer=0, step=1)},
+        passes=REPAIRED,
     )
     yield lab.forced(
         "c: small buffers",
@@ -48,7 +65,8 @@ def scenarios(lab: Lab) -> Iterator[Scenario]:
         max_num_seqs=10,
         plans={f"r{i}": Plan(guided=True, turns=((1, 1 + i % 2), (1, 1))) for i in range(10)},
         must_observe={"padded tokens": 1},
-        documented={"before-fix": Documented(failure="crash", message="size", step=1)},
+        documented={"before-fix": Documented(failure="crash", message="size of tensor", step=1)},
+        passes=REPAIRED,
     )
     yield lab.forced(
         "d: mixed accepted counts",
@@ -62,6 +80,7 @@ def scenarios(lab: Lab) -> Iterator[Scenario]:
         },
         token_budget=24,
         must_observe={"different accepted counts": 6, "prompt beside verify rows": 3, "rollback": 8},
+        passes=REPAIRED,
     )
     yield lab.forced(
         "e: a step without drafts",
@@ -82,6 +101,7 @@ def scenarios(lab: Lab) -> Iterator[Scenario]:
         title="guided and free requests keep arriving: every batch mixes prompts, verify rows and trims",
         k=3,
         token_budget=40,
+        max_num_seqs=5,
         requests=lab.mixed_requests(16, max_tokens=96, every=3),
-        must_observe={"prompt beside verify rows": 5, "grammar trim": 10, "rollback": 50, "slot reuse": 1},
+        must_observe={"prompt beside verify rows": 5, "grammar trim": 10, "rollback": 50, "slot reuse": 8},
     )

@@ -23,6 +23,7 @@ def scenarios(lab: Lab) -> Iterator[Scenario]:
         k=2,
         plans={**full, "r14": Plan(guided=True, turns=(), ends=True)},
         must_observe={"unequal rows": 1, "grammar trim": 1, "different accepted counts": 1},
+        passes=("as-merged",),
         documented={
             "before-fix": Documented(
                 failure="crash",
@@ -38,6 +39,7 @@ def scenarios(lab: Lab) -> Iterator[Scenario]:
             k=3,
             plans={f"r{i}": Plan(guided=True, turns=((n, n), (n, 1))) for i, n in enumerate(kept)},
             must_observe={"unequal rows": 1, "grammar trim": 1, "rollback": 2},
+            passes=("as-merged",),
             documented={"before-fix": CONV},
         )
     yield lab.forced(
@@ -51,6 +53,7 @@ def scenarios(lab: Lab) -> Iterator[Scenario]:
             "rollback": 10,
             "all drafts accepted": 3,
         },
+        passes=("as-merged",),
     )
     yield lab.forced(
         "d: trimmed to zero",

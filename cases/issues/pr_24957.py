@@ -24,6 +24,7 @@ def scenarios(lab: Lab) -> Iterator[Scenario]:
         max_num_seqs=24,
         plans=short_rows,
         must_observe={"padded tokens": 2, "padded rows": 2},
+        passes=("buffers-by-tokens", "as-merged", "constexpr-length"),
         documented={"buffers-by-requests": Documented(failure="state", tensor="conv", layer=0, step=1)},
     )
     yield lab.forced(
@@ -34,6 +35,7 @@ def scenarios(lab: Lab) -> Iterator[Scenario]:
         max_num_seqs=10,
         plans=short_rows,
         must_observe={"padded tokens": 2},
+        passes=("buffers-by-tokens", "as-merged", "constexpr-length"),
         documented={"buffers-by-requests": Documented(failure="crash", message="size of tensor", step=1)},
     )
     yield lab.forced(
@@ -45,6 +47,7 @@ def scenarios(lab: Lab) -> Iterator[Scenario]:
             for i in range(3)
         },
         most_compilations=1,
+        passes=("buffers-by-requests", "buffers-by-tokens", "as-merged"),
         must_observe={"unequal rows": 1, "grammar trim": 8, "verify step without drafts": 1},
         documented={"constexpr-length": Documented(failure="recompile", message="compiled 4 times")},
     )

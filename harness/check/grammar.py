@@ -63,8 +63,14 @@ def check_grammar(scenario: Scenario, trace: Trace, judge_of: Compile) -> Eviden
                 for what, message in faults
             ]
             history += row.committed
-    verdict = Verdict.FAIL if found else Verdict.PASS
+    bare = sum(
+        row.mask is None and row.logits is not None and scenario.request(row.request).grammar is not None
+        for step in trace.steps
+        for row in step.rows
+    )
+    verdict = Verdict.FAIL if found else Verdict.INCONCLUSIVE if bare else Verdict.PASS
     summary = f"{compared} guided rows, {len(found)} break their grammar" if compared else "no guided request"
+    summary += f"; {bare} rows had no mask to look at" if bare else ""
     return Evidence(
         check="grammar", verdict=verdict, summary=summary, divergences=tuple(found), compared=compared
     )
@@ -100,6 +106,12 @@ def _faults(row: RowTrace, judge: GrammarJudge, history: Sequence[int]) -> Itera
     if judge.legal_prefix(history) < len(history):
         return
     position = judge.replay(history)
+    expected_kept = position.legal_prefix(row.proposed)
+    if row.proposed and row.grammar_kept != expected_kept:
+        yield (
+            "drafts",
+            f"{row.grammar_kept} of {len(row.proposed)} drafts kept, the grammar accepts {expected_kept}",
+        )
     if row.mask is not None:
         yield from _mask_faults(row, judge, history)
     legal = position.legal_prefix(row.committed)
@@ -111,15 +123,8 @@ def _faults(row: RowTrace, judge: GrammarJudge, history: Sequence[int]) -> Itera
 
 
 def _mask_faults(row: RowTrace, judge: GrammarJudge, history: Sequence[int]) -> Iterator[tuple[str, str]]:
-    """Kept drafts are the longest legal prefix of the proposals; mask row i belongs to draft position i."""
+    """Mask row i belongs to draft position i."""
     assert row.mask is not None
-    start = judge.replay(history)
-    expected_kept = start.legal_prefix(row.proposed)
-    if row.proposed and row.grammar_kept != expected_kept:
-        yield (
-            "drafts",
-            f"{row.grammar_kept} of {len(row.proposed)} drafts kept, the grammar accepts {expected_kept}",
-        )
     for i in range(len(row.kept) + 1):
         prefix = [*history, *row.kept[:i]]
         if judge.legal_prefix(prefix) < len(prefix):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 from harness.scenario import Scenario
 from harness.trace import RowTrace, StepTrace, Trace
@@ -30,6 +31,9 @@ STEP_EVENTS: dict[str, StepEvent] = {
     ),
     "padded rows": lambda step: step.padded_rows > 0,
     "padded tokens": lambda step: step.padded_tokens > 0,
+    "prompt before a verify row": lambda step: any(
+        row.prompt_tokens and not after.prompt_tokens for row, after in pairwise(step.rows)
+    ),
     "several prompts": lambda step: len(step.rows) - len(_decoding(step)) > 1,
 }
 """Counted once a step."""
@@ -65,14 +69,14 @@ def observe(scenario: Scenario, trace: Trace) -> Counter[str]:
     """How often each event happened."""
     counts: Counter[str] = Counter()
     before: dict[str, RowTrace] = {}
-    finished = 0
+    owners: dict[int, str] = {}
     for step in trace.steps:
         counts.update(name for name, event in STEP_EVENTS.items() if event(step))
         for row in step.rows:
             counts.update(name for name, event in ROW_EVENTS.items() if event(row, before.get(row.request)))
-            counts["slot reuse"] += row.request not in before and finished > 0
+            counts["slot reuse"] += any(owners.get(slot, row.request) != row.request for slot in row.slots)
+            owners.update(dict.fromkeys(row.slots, row.request))
             before[row.request] = row
-        finished += sum(row.finish_reason is not None for row in step.rows)
     return counts
 
 
