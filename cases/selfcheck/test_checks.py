@@ -318,7 +318,7 @@ def test_a_number_that_is_none_fails(forced: Lap, value: float, tensor: str) -> 
 
 def test_a_number_that_is_none_fails_even_where_the_gauge_decides_nothing(forced: Lap) -> None:
     """A correct variant that yields NaN has no finite noise, and must not get away with INCONCLUSIVE."""
-    blind = Gauge(noise=(np.inf,) * 3, least_signal=0.0, least_noise=np.inf)
+    blind = Gauge(noise=(np.inf,) * 3, signal=(0.0,) * 3)
     gauges = replace(forced.gauges, conv=blind)
     seen = state_of(forced.trace, 2, "r2").conv
     broken = with_state(forced.trace, 2, "r2", conv=edited(seen, (1, 2, 3), np.nan))
@@ -327,17 +327,21 @@ def test_a_number_that_is_none_fails_even_where_the_gauge_decides_nothing(forced
 
 
 def test_a_gauge_that_sees_too_little_makes_the_state_inconclusive(forced: Lap) -> None:
-    wrong = with_state(forced.trace, 2, "r1", recurrent=1.5 * state_of(forced.trace, 2, "r1").recurrent)
-    for least_signal, verdict in [(4.9e-6, Verdict.INCONCLUSIVE), (5.1e-6, Verdict.FAIL)]:
-        gauge = replace(forced.gauges.recurrent, least_signal=least_signal, least_noise=1e-6)
-        evidence = check_state(wrong, forced.reference(), replace(forced.gauges, recurrent=gauge))
-        assert evidence.verdict is verdict
-    assert (
-        "times the noise"
-        in check_state(
-            wrong, forced.reference(), replace(forced.gauges, recurrent=replace(gauge, least_signal=1e-6))
-        ).summary
-    )
+    seen = state_of(forced.trace, 2, "r1").recurrent
+    wrong = with_state(forced.trace, 2, "r1", recurrent=1.5 * seen)
+    size = len(forced.gauges.recurrent.noise)
+
+    def by(*signal: float) -> Evidence:
+        gauge = Gauge(noise=(1e-6,) * size, signal=signal)
+        return check_state(wrong, forced.reference(), replace(forced.gauges, recurrent=gauge))
+
+    assert by(*[4.9e-6] * size).verdict is Verdict.INCONCLUSIVE
+    assert "times the noise" in by(*[4.9e-6] * size).summary
+    assert by(*[5.1e-6] * size).verdict is Verdict.FAIL
+    last_head_alone = by(*[4.9e-6] * (size - 1), 5.1e-6)
+    assert {(d.at.layer, d.at.head) for d in last_head_alone.divergences} == {
+        (forced.trace.linear_layers[-1], seen.shape[1] - 1)
+    }
 
 
 def diagnosis(judgement: Judgement) -> str:

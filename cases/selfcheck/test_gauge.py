@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from harness.check.distance import conv_error, logits_error, recurrent_error, relative_rms
-from harness.check.gauge import FLOAT32_NOISE, LEAST_RATIO, Gauge, Gauges, measure, plain_pair
+from harness.check.gauge import FLOAT32_NOISE, LEAST_RATIO, MOST_ABOVE, PRECISE, Gauge, Gauges, measure
+from harness.check.plain import plain_pair
 from harness.lab import Lab, Plan
 from harness.oracle.model import Oracle
 from harness.run import Judge
 from harness.scenario import Scenario
 from harness.targets.embedded import EmbeddedTarget, under_each_variant
-from harness.trace import Trace
+from harness.trace import Crash, RowTrace, Trace
 from harness.verdict import Verdict
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
@@ -33,6 +36,11 @@ class Bench:
     def run(self, dtype: str) -> tuple[Trace, Gauges]:
         trace = self.targets[dtype].run(self.scenario)
         return trace, self.judge.calibrate(self.targets[dtype], self.scenario, trace)
+
+    @property
+    def all_trusted(self) -> dict[str, int]:
+        """No router tie anywhere."""
+        return {name: len(tokens) for name, tokens in self.histories().items()}
 
     def histories(self) -> dict[str, list[int]]:
         assert self.scenario.script is not None
@@ -80,7 +88,7 @@ def test_two_equal_runs_give_the_floor_and_never_zero(bench: Bench, float32: tup
     trace, _ = float32
     histories = bench.histories()
     used = [(len(request.prompt), histories[request.id]) for request in bench.scenario.requests]
-    gauges = measure(bench.oracle, (trace, trace), used)
+    gauges = measure(bench.oracle, (trace, trace), used, bench.all_trusted)
     for gauge in of_all(gauges):
         assert set(gauge.noise) == {FLOAT32_NOISE}
         assert gauge.least_noise == FLOAT32_NOISE
@@ -144,11 +152,14 @@ def test_a_bfloat16_state_fails_by_the_gauge_of_float32(
     assert judgement.first.at.tensor == "recurrent"
 
 
-def test_thresholds_lie_between_noise_and_signal() -> None:
-    gauge = Gauge(noise=(1e-6, 4e-6), least_signal=1e-2, least_noise=1e-6)
-    assert gauge.ratio == pytest.approx(1e4)
-    assert gauge.thresholds == pytest.approx([1e-4, 4e-4])
-    assert gauge.largest_noise == 4e-6
+def test_thresholds_lie_between_noise_and_signal_and_never_far_above_the_noise() -> None:
+    gauge = Gauge(noise=(1e-6, 1e-6, 4e-3, 1e-2, np.inf), signal=(1e-2, 9e-6, 1e0, 4e-2, 1e0))
+    assert gauge.ratios == pytest.approx([1e4, 9, 250, 4, 0])
+    middle = 3e-6  # noise 1e-6, signal 9e-6
+    assert gauge.thresholds == pytest.approx([PRECISE, middle, MOST_ABOVE * 4e-3, np.inf, np.inf])
+    assert (gauge.ratio, gauge.least_noise, gauge.least_signal) == (pytest.approx(1e4), 1e-6, 1e-2)
+    assert gauge.blind == 2
+    assert gauge.largest_noise == np.inf
     assert gauge.decides
 
 
@@ -159,20 +170,21 @@ def test_thresholds_lie_between_noise_and_signal() -> None:
 def test_a_signal_under_five_times_the_noise_decides_nothing(
     signal: float, noise: float, decides: bool
 ) -> None:
-    gauge = Gauge(noise=(noise,), least_signal=signal, least_noise=noise)
+    gauge = Gauge(noise=(noise,), signal=(signal,))
     assert gauge.decides is decides
+    assert gauge.blind == (not decides)
     assert gauge.thresholds >= noise  # never so low that noise itself would be called a fault
 
 
 def test_the_gauge_that_decides_less_well_speaks_for_the_state() -> None:
-    weak = Gauge(noise=(1.0,), least_signal=2.0, least_noise=1.0)
-    strong = replace(weak, least_signal=9.0)
+    weak = Gauge(noise=(1.0,), signal=(2.0,))
+    strong = replace(weak, signal=(9.0,))
     assert Gauges(conv=weak, recurrent=strong, logits=strong).state is weak
     assert Gauges(conv=strong, recurrent=weak, logits=strong).state is weak
 
 
 @pytest.mark.parametrize("place", [(), (1, 2, 3, 4)], ids=["everywhere", "one number"])
-def test_a_target_that_yields_nan_has_no_finite_noise_and_decides_nothing(
+def test_where_a_target_yields_nan_it_has_no_finite_noise_and_decides_nothing(
     bench: Bench, float32: tuple[Trace, Gauges], place: tuple[int, ...]
 ) -> None:
     trace, _ = float32
@@ -186,10 +198,10 @@ def test_a_target_that_yields_nan_has_no_finite_noise_and_decides_nothing(
         for step in trace.steps
     ]
     used = [(5, bench.histories()["r0"])]
-    gauges = measure(bench.oracle, (trace, replace(trace, steps=tuple(steps))), used)
-    assert not gauges.recurrent.decides
-    assert gauges.conv.decides
-    assert gauges.recurrent.ratio == 0.0
+    gauges = measure(bench.oracle, (trace, replace(trace, steps=tuple(steps))), used, bench.all_trusted)
+    assert gauges.recurrent.blind == (1 if place else len(gauges.recurrent.noise))
+    assert gauges.recurrent.decides is bool(place)
+    assert gauges.conv.blind == 0
 
 
 def test_without_anything_to_measure_on_nothing_is_decided(
@@ -198,7 +210,9 @@ def test_without_anything_to_measure_on_nothing_is_decided(
     trace, _ = float32
     nothing = replace(trace, steps=())
     for pair, histories in [((nothing, nothing), [(5, bench.histories()["r0"])]), ((trace, trace), [])]:
-        assert not any(gauge.decides for gauge in of_all(measure(bench.oracle, pair, histories)))
+        assert not any(
+            gauge.decides for gauge in of_all(measure(bench.oracle, pair, histories, bench.all_trusted))
+        )
 
 
 def test_the_plain_pair_feeds_the_same_tokens_in_two_ways_and_without_drafts(bench: Bench) -> None:
@@ -227,6 +241,84 @@ def test_requests_without_an_answer_are_left_out_of_the_pair(bench: Bench) -> No
     histories["r1"] = list(bench.scenario.request("r1").prompt)
     for scenario in plain_pair(bench.scenario, histories, 7):
         assert [request.id for request in scenario.requests] == ["r0", "r2"]
+
+
+# Without speculation.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Altered:
+    """The correct engine, whose plain runs are altered on their way out."""
+
+    inner: EmbeddedTarget
+    alter: Callable[[Trace], Trace]
+
+    def run(self, scenario: Scenario, *, reverse_rows: bool = False) -> Trace:
+        trace = self.inner.run(scenario, reverse_rows=reverse_rows)
+        return self.alter(trace) if scenario.k == 0 else trace
+
+
+def with_rows(trace: Trace, change: Callable[[RowTrace], RowTrace]) -> Trace:
+    return replace(trace, steps=tuple(replace(s, rows=tuple(change(r) for r in s.rows)) for s in trace.steps))
+
+
+def scaled(by: float) -> Callable[[Trace], Trace]:
+    def change(row: RowTrace) -> RowTrace:
+        assert row.state is not None
+        return replace(row, state=replace(row.state, recurrent=np.float32(by) * row.state.recurrent))
+
+    return lambda trace: with_rows(trace, change)
+
+
+def died(trace: Trace) -> Trace:
+    crash = Crash(step=2, kind="RuntimeError", message="no such kernel", where="x.py:1 f")
+    return replace(trace, steps=trace.steps[:2], crash=crash)
+
+
+@pytest.mark.parametrize(
+    ("alter", "said"),
+    [
+        (scaled(1.001), "differs from the oracle without any speculation"),
+        (scaled(np.nan), "differs from the oracle without any speculation"),
+        (died, "dies without speculation too: RuntimeError: no such kernel"),
+    ],
+)
+def test_a_target_that_is_wrong_without_speculation_fails_and_sets_no_threshold(
+    bench: Bench, float32: tuple[Trace, Gauges], alter: Callable[[Trace], Trace], said: str
+) -> None:
+    """Both plain runs are wrong alike, so their difference alone would say that all is well."""
+    trace, _ = float32
+    target: Any = Altered(inner=bench.targets["float32"], alter=alter)
+    gauges = bench.judge.calibrate(target, bench.scenario, trace)
+    judgement = bench.judge.judge(bench.scenario, trace, gauges)
+    assert judgement.verdict is Verdict.FAIL
+    assert judgement.first is not None
+    assert judgement.first.kind == "plain"
+    assert said in judgement.first.message
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_correct_target_is_right_without_speculation(dtype: str, request: pytest.FixtureRequest) -> None:
+    _, gauges = request.getfixturevalue(dtype)
+    assert gauges.plain is None
+
+
+@pytest.mark.parametrize("seen", [-1, 10**6])
+@pytest.mark.parametrize("field", ["num_computed", "tokens_included"])
+def test_counts_beyond_all_reason_without_speculation_break_nothing(
+    bench: Bench, float32: tuple[Trace, Gauges], field: str, seen: int
+) -> None:
+    def change(row: RowTrace) -> RowTrace:
+        if field == "num_computed":
+            return replace(row, num_computed=seen)
+        assert row.state is not None
+        return replace(row, state=replace(row.state, tokens_included=seen))
+
+    trace, _ = float32
+    target: Any = Altered(inner=bench.targets["float32"], alter=lambda plain: with_rows(plain, change))
+    gauges = bench.judge.calibrate(target, bench.scenario, trace)
+    verdict = bench.judge.judge(bench.scenario, trace, gauges).verdict
+    assert verdict is (Verdict.FAIL if field == "tokens_included" else Verdict.INCONCLUSIVE)
 
 
 # Distance.

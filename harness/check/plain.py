@@ -75,6 +75,8 @@ def trusted(trace: Trace, reference: Reference) -> dict[str, int]:
             start = row.num_computed - row.tokens
             for offset, chosen in enumerate(row.routing):
                 at = start + offset
+                if not 0 <= at < len(replay.routing):
+                    continue  # the target counts wrongly; that is judged elsewhere
                 for layer, experts in enumerate(chosen):
                     differs = set(experts) != set(replay.routing[at][layer])
                     if differs and replay.router_gap[at][layer] < TIE * limit:
@@ -94,9 +96,19 @@ def _divergences(trace: Trace, reference: Reference, known: Mapping[str, int]) -
     limit = limit_of(trace)
     for step in trace.steps:
         for row in step.rows:
-            if row.state is None or row.state.tokens_included > known[row.request]:
+            if row.state is None:
                 continue
-            states = reference.replay(row.request).states[row.state.tokens_included]
+            count = row.state.tokens_included
+            states = reference.replay(row.request).states.get(count)
+            if states is None:
+                yield Divergence(
+                    kind="plain",
+                    at=Coordinate(step=step.index, request=row.request, tensor="tokens_included"),
+                    message=f"{trace.scenario}: the state claims {count} tokens, which are not there",
+                )
+                continue
+            if count > known[row.request]:
+                continue
             conv = conv_error(row.state.conv, states.conv)
             recurrent = recurrent_error(row.state.recurrent, states.recurrent).max(axis=1)
             for tensor, errors in (("conv", conv), ("recurrent", recurrent)):
