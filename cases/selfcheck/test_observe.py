@@ -84,8 +84,12 @@ def events(*steps: tuple[RowTrace, ...], **padding: int) -> Counter[str]:
             {"different previous counts": 1, "all drafts accepted": 2},
         ),
         (
-            [(prompt("a", 4), verify("b", 1, 2))],
+            [(verify("b", 1, 2), prompt("a", 4))],
             {"prompt beside verify rows": 1, "all drafts accepted": 1},
+        ),
+        (
+            [(prompt("a", 4), verify("b", 1, 2))],
+            {"prompt beside verify rows": 1, "prompt before a verify row": 1, "all drafts accepted": 1},
         ),
         (
             [(verify("a", 0, 1, before=2),)],
@@ -130,7 +134,8 @@ def events(*steps: tuple[RowTrace, ...], **padding: int) -> Counter[str]:
             [(prompt("a", 4),), (verify("a", 1, 2),)],
             {"all drafts accepted": 1},
         ),
-        ([(prompt("a", 4, finish_reason="stop"),), (prompt("b", 4),)], {"slot reuse": 1}),
+        ([(prompt("a", 4, slots=(1,)),), (prompt("b", 4, slots=(1,)),)], {"slot reuse": 1}),
+        ([(prompt("a", 4, slots=(1,)),), (prompt("b", 4, slots=(2,)),)], {}),
         ([(prompt("a", 4, finish_reason="stop"), prompt("b", 4))], {"several prompts": 1}),
         ([(prompt("a", 4),), (prompt("b", 4),)], {}),
     ],

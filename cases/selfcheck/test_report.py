@@ -117,11 +117,10 @@ def test_the_page_tells_what_was_found(reproduction: Reproduction) -> None:
 
 def test_the_page_says_what_was_allowed_and_why(reproduction: Reproduction) -> None:
     (result,) = reproduction.results
-    gauge = Gauge(noise=(1e-6, 4e-6), least_signal=0.09, least_noise=1e-5)
+    gauge = Gauge(noise=(1e-6, 4e-6), signal=(0.09, 0.09))
     gauges = replace(result.gauges, recurrent=gauge)
     text = Page(page("x", Reproduction(results=(replace(result, gauges=gauges),)), RUN)).text
-    assert "recurrent: noise 1e-06 to 4e-06, threshold 9.5e-05 to 0.00038, least fault 0.09" in text
-    assert "9,000 times the noise" in text
+    assert "recurrent: noise 1e-06 to 4e-06, threshold 1e-05 to 4e-05, least fault 0.09" in text
     assert "conv: noise " in text
     assert "logits: noise " in text
 
