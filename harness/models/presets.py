@@ -97,6 +97,6 @@ PRESETS = {
         draft_noise=0.5,
     ),
 }
-PRESETS["narrow"] = replace(PRESETS["peaked"], dims=Dimensions(key_dim=16, value_dim=8))
+PRESETS["narrow"] = replace(PRESETS["peaked"], dims=Dimensions(key_dim=32, value_dim=8))
 """For kernels under Triton's interpreter, which takes its time per head and tile. With fewer heads, some releases read
 their gates wrongly: with one key head, or one value head per key head, they are a strided view there."""
