@@ -129,6 +129,31 @@ def test_an_impossible_scenario_in_a_case_keeps_its_own_words(tmp_path: Path, la
         load_case(path).build(lab)
 
 
+@pytest.mark.parametrize(
+    ("typo", "said"),
+    [
+        ("must_observe={'rolback': 1}", "saw must_observe 'rolback', expected one of: "),
+        (
+            "documented={'as-merge': Documented(failure='state')}",
+            "saw documented 'as-merge', expected one of: ",
+        ),
+        (
+            "documented={'as-merged': Documented(failure='stat')}",
+            "saw failure 'stat', expected one of: crash, ",
+        ),
+        ("passes=('as-merge',)", "saw passes 'as-merge', expected one of: before-fix, as-merged, fixed"),
+    ],
+)
+def test_a_typo_in_a_scenario_is_told_and_not_taken_for_what_never_happened(
+    tmp_path: Path, lab: Lab, typo: str, said: str
+) -> None:
+    text = body(f"yield lab.forced('a', k=1, plans={{'r': Plan(turns=())}}, {typo})")
+    path = case_in(tmp_path, text.replace("import Lab", "import Documented, Lab"))
+    with pytest.raises(CaseError) as caught:
+        list(load_case(path).scenarios(lab))
+    assert f"{path}: 'a': {said}" in str(caught.value)
+
+
 CASES = load_cases(ROOT)
 
 

@@ -749,6 +749,16 @@ def test_nothing_to_compare_is_inconclusive(forced: Lap, gone: str, check: str) 
     assert evidence_of(judgement, check).summary.startswith("no ")
 
 
+def test_guided_rows_without_a_mask_are_not_taken_for_right_ones(forced: Lap) -> None:
+    bare = everywhere(forced.trace, lambda row, _: replace(row, mask=None))
+    evidence = evidence_of(forced.verdict_on(bare), "grammar")
+    assert evidence.verdict is Verdict.INCONCLUSIVE
+    assert "had no mask to look at" in evidence.summary
+    row = row_at(bare, 2, "r0")
+    worse = changed(bare, 2, "r0", grammar_kept=3, kept=row.proposed)
+    assert evidence_of(forced.verdict_on(worse), "grammar").verdict is Verdict.FAIL
+
+
 def test_a_run_without_steps_is_inconclusive(forced: Lap) -> None:
     judgement = forced.verdict_on(replace(forced.trace, steps=()))
     assert judgement.verdict is Verdict.INCONCLUSIVE

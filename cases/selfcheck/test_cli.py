@@ -247,6 +247,7 @@ def test_a_run_that_proves_nothing_exits_with_125(call: Call, place: Place) -> N
     ("old", "new", "code"),
     [
         ("step=2", "step=1", 1),  # it fails, but not as documented
+        ("        k=2,", '        k=2, passes=("as-merged",),', 1),  # it fails where it must not
         ('documented={"as-merged"', 'must_observe={"padded rows": 1}, documented={"as-merged"', 125),
         ("turns=((2, 3), (0, 1), (1, 1))", "turns=((2, 3), (1, 1), (1, 1))", 1),  # it no longer fails
     ],

@@ -136,29 +136,41 @@ def test_a_whole_run_has_every_cell_and_says_what_it_was(whole: dict[str, Any]) 
     assert verdicts == {"FAIL", "PASS"}
 
 
-def test_a_killed_run_is_readable_and_resume_completes_it(
-    words: list[str], finish: Finish, ran: list[tuple[str, str]], whole: dict[str, Any], tmp_path: Path
-) -> None:
+def stopped(words: list[str], reports: Path, how: signal.Signals, cells_before: int) -> tuple[str, str]:
+    """Start a run with seed 3, and stop it once some cells are recorded: what it printed."""
     run = subprocess.Popen(
-        [sys.executable, "-m", "harness.cli", *words, "--reports", str(tmp_path), "--seed", "3"],
+        [sys.executable, "-m", "harness.cli", *words, "--reports", str(reports), "--seed", "3"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         until = time.monotonic() + 120
         while time.monotonic() < until and run.poll() is None:
-            found = list(tmp_path.glob("*/run.json"))
-            if (
-                found and len(list(cells(run_of(found[0].parent)))) >= 4
-            ):  # read while it is written: always whole
+            found = list(reports.glob("*/run.json"))  # read while it is written: always whole
+            if found and len(list(cells(run_of(found[0].parent)))) >= cells_before:
                 break
             time.sleep(0.005)
-        assert run.poll() is None, run.stderr and run.stderr.read().decode()
+        assert run.poll() is None, "it was over before it could be stopped"
     finally:
-        run.send_signal(signal.SIGKILL)
-        run.wait()
+        run.send_signal(how)
+        printed = run.communicate()
+    return printed
 
+
+def test_an_interrupted_run_says_how_to_go_on(words: list[str], tmp_path: Path) -> None:
+    out, err = stopped(words, tmp_path, signal.SIGTERM, 1)
+    assert json.loads(out.splitlines()[-1])["exit"] == 130
+    assert f"--resume {only(tmp_path)}" in err
+    assert "Traceback" not in err
+    assert list(cells(run_of(only(tmp_path))))
+
+
+def test_a_killed_run_is_readable_and_resume_completes_it(
+    words: list[str], finish: Finish, ran: list[tuple[str, str]], whole: dict[str, Any], tmp_path: Path
+) -> None:
+    stopped(words, tmp_path, signal.SIGKILL, 4)
     folder = only(tmp_path)
     left = run_of(folder)
     recorded = set(cells(left))
@@ -236,6 +248,25 @@ def test_the_same_seed_gives_the_same_scenarios_and_verdicts(
         assert same.name == different.name == name
         assert [r.prompt for r in same.requests] != [r.prompt for r in different.requests]
     assert {variants["fixed"]["verdict"] for variants in run_of(other)["cells"].values()} == {"PASS"}
+
+
+def test_a_run_is_not_resumed_with_other_scenarios(
+    finish: Finish, whole: dict[str, Any], tmp_path: Path, place: Path
+) -> None:
+    """Cells of one scenario say nothing of another that has its name."""
+    folder = tmp_path / "interrupted"
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps(whole))
+    assert finish("--resume", folder, "--seed", 3)[0] == 0
+    case = place / "cases" / "issues" / "issue_1.py"
+    try:
+        case.write_text(CASE.replace("max_tokens=32", "max_tokens=31"))
+        code, line = finish("--resume", folder, "--seed", 3)
+    finally:
+        case.write_text(CASE)
+    assert code == 2
+    assert "c-natural.json: the case builds another scenario now" in line["error"]
+    assert "next: run it anew" in line["error"]
 
 
 # The directory by itself.

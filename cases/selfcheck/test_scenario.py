@@ -79,6 +79,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         most_compilations=draw(st.none() | st.integers(0, 9)),
         must_observe=draw(st.dictionaries(words, st.integers(0, 9), max_size=3)),
         documented=draw(st.dictionaries(words, documented, max_size=2)),
+        reverse_rows=draw(st.booleans()),
+        passes=tuple(draw(st.lists(words, max_size=2))),
     )
 
 
@@ -351,6 +353,8 @@ def test_every_field_of_a_scenario_is_tried_here() -> None:
         "most_compilations",
         "must_observe",
         "documented",
+        "reverse_rows",
+        "passes",
     }
 
 
