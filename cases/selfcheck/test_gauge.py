@@ -204,6 +204,30 @@ def test_where_a_target_yields_nan_it_has_no_finite_noise_and_decides_nothing(
     assert gauges.conv.blind == 0
 
 
+def test_noise_is_taken_only_up_to_the_first_router_tie(bench: Bench, float32: tuple[Trace, Gauges]) -> None:
+    """Behind it the two runs went through different experts, which is not rounding."""
+    trace, _ = float32
+    (row,) = [row for row in trace.steps[4].rows if row.request == "r0"]
+    assert row.state is not None
+    spoiled = replace(row, state=replace(row.state, recurrent=2 * row.state.recurrent))
+    other = with_rows(trace, lambda r: spoiled if r is row else r)
+    used = [(5, bench.histories()["r0"])]
+    for trusted, quiet in [(row.num_computed - 1, True), (row.num_computed, False)]:
+        gauges = measure(bench.oracle, (trace, other), used, {**bench.all_trusted, "r0": trusted})
+        assert (gauges.recurrent.largest_noise == FLOAT32_NOISE) is quiet
+
+
+def test_the_signal_is_that_of_the_place_which_shows_it_least(
+    bench: Bench, float32: tuple[Trace, Gauges]
+) -> None:
+    trace, _ = float32
+    used = [(len(bench.scenario.request(name).prompt), tokens) for name, tokens in bench.histories().items()]
+    each = [measure(bench.oracle, (trace, trace), [one], bench.all_trusted).recurrent.signal for one in used]
+    together = measure(bench.oracle, (trace, trace), used, bench.all_trusted).recurrent.signal
+    assert together == tuple(np.min(each, axis=0))
+    assert len(set(each)) == len(each)
+
+
 def test_without_anything_to_measure_on_nothing_is_decided(
     bench: Bench, float32: tuple[Trace, Gauges]
 ) -> None:
