@@ -254,10 +254,10 @@ def test_the_plain_pair_feeds_the_same_tokens_in_two_ways_and_without_drafts(ben
     tokens_a_step = [sum(row.tokens for row in step.rows) for step in runs[1].steps]
     assert max(tokens_a_step) <= 7
     assert all(row.tokens == 1 for step in runs[0].steps[1:] for row in step.rows)
-    shared = {(row.request, row.num_computed) for step in runs[0].steps for row in step.rows} & {
+    both = {(row.request, row.num_computed) for step in runs[0].steps for row in step.rows} & {
         (row.request, row.num_computed) for step in runs[1].steps for row in step.rows
     }
-    assert len(shared) > 5
+    assert len(both) > 5
 
 
 def test_requests_without_an_answer_are_left_out_of_the_pair(bench: Bench) -> None:
