@@ -618,6 +618,8 @@ def test_the_command_bisects_what_is_in_the_cache(
         (kept / "release.json").write_text(json.dumps({"wheel": "made up", "files": sums}))
     words = [
         "24881",
+        "--suspects",
+        "metadata",
         "--scenario",
         "d",
         "--reports",
