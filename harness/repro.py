@@ -167,9 +167,8 @@ def _scenario(
         judgement = _with_power(judgement, trace, reference)
         judgements[name] = judgement
         if judgement.verdict is Verdict.FAIL and name not in run_dir.run.setdefault("traces", {}):
-            run_dir.run["traces"][name] = run_dir.write_trace(
-                name, trace
-            ).name  # the first one; they are large
+            path = run_dir.write_trace(name, trace)  # the first one only: they are large
+            run_dir.run["traces"][name] = path.name
         run_dir.record(scenario.name, name, encode(judgement))
     assert gauges is not None
     return Result(scenario=scenario, gauges=gauges, judgements=judgements)
@@ -177,7 +176,8 @@ def _scenario(
 
 def _with_power(judgement: Judgement, trace: Trace, reference: Trace | None) -> Judgement:
     """Say how many requests with a wrong state also show a wrong token: under half, tokens are no evidence here."""
-    if reference is None or reference is trace or not judgement.hit or trace.crash:
+    compared = any(e.compared for e in judgement.evidence if e.check == "tokens")
+    if reference is None or reference is trace or not judgement.hit or not compared or trace.crash:
         return judgement
     changed = [
         name for name in judgement.hit if trace.completions[name].tokens != reference.completions[name].tokens
@@ -186,9 +186,6 @@ def _with_power(judgement: Judgement, trace: Trace, reference: Trace | None) -> 
     verdict = (
         "tokens are evidence here" if 2 * len(changed) >= len(judgement.hit) else "tokens prove nothing here"
     )
-
-    if all(e.compared == 0 for e in judgement.evidence if e.check == "tokens"):
-        return judgement
 
     def powered(evidence: Evidence) -> Evidence:
         return replace(evidence, power=f"{share}: {verdict}") if evidence.check == "tokens" else evidence

@@ -24,6 +24,7 @@ from harness.repro import Reproduction, reproduce
 from harness.run import Judge
 from harness.rundir import RunDir, slug
 from harness.scenario import Scenario
+from harness.targets.protocols import Capability
 from harness.targets.registry import EMBEDDED, TargetOptions, columns, interprets, left_out, open_target
 from harness.targets.upstream.target import UpstreamTarget
 
@@ -38,7 +39,7 @@ def repro(args: argparse.Namespace) -> dict[str, Any]:
     scenarios = _fitting(args, console, case.scenarios(Lab(folder, root / "fixtures", args.seed)))
     variants = _chosen(args, case.variants)
     reproduction, run_dir = _reproduce(
-        args, console, root, f"repro-{slug(case.number)}", scenarios, variants, folder
+        args, console, root, f"repro-{slug(case.number)}", scenarios, variants, folder, case.needs
     )
     proof.show(console, f"{case.ref}  {case.title}", reproduction, run_dir)
     return {
@@ -191,6 +192,7 @@ def _reproduce(
     scenarios: list[Scenario],
     variants: list[str],
     folder: Path,
+    needs: frozenset[Capability] = frozenset(),
 ) -> tuple[Reproduction, RunDir]:
     options = TargetOptions(
         folder=folder,
@@ -202,6 +204,8 @@ def _reproduce(
     )
     open_variant = open_target(args.target, options)
     targets = [open_variant(variant) for variant in variants]  # a wrong name must not cost a run
+    if lacking := sorted(one.value for one in needs - targets[0].capabilities):
+        raise Unsupported(f"{args.target} cannot do what the case needs: {', '.join(lacking)}")
     for what, how in targets[0].setting.items():
         console.print(f"{what}: {how}", highlight=False, soft_wrap=True)
     setting = {

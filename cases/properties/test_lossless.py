@@ -34,7 +34,7 @@ def plain(target: EmbeddedTarget, requests: list[Request]) -> dict[str, tuple[in
 def answers(
     target: EmbeddedTarget, requests: list[Request], **settings: object
 ) -> dict[str, tuple[int, ...]]:
-    trace = target.run(Scenario(name="lossless", requests=tuple(requests), max_num_seqs=REQUESTS, **settings))  # type: ignore[arg-type]
+    trace = target.run(Scenario(name="lossless", requests=tuple(requests), max_num_seqs=REQUESTS, **settings))
     assert trace.crash is None, trace.crash
     return {name: completion.tokens for name, completion in trace.completions.items()}
 

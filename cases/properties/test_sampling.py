@@ -201,7 +201,7 @@ def requests_of(lab: Lab, count: int = 10) -> list[Request]:
         {"temperature": 2.0, "top_k": 3},
     )
     return [
-        replace(request, sampling=Sampling(seed=i, **cuts[i // 2 % len(cuts)]))  # type: ignore[arg-type]
+        replace(request, sampling=Sampling(seed=i, **cuts[i // 2 % len(cuts)]))
         for i, request in enumerate(lab.mixed_requests(count, max_tokens=24))
     ]
 

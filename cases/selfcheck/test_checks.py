@@ -621,7 +621,7 @@ class Tied(Reference):
 
     gap = 1e-9
 
-    def replay(self, request: str, also: Sequence[int] = ()) -> Replay:  # type: ignore[override]
+    def replay(self, request: str, also: Sequence[int] = ()) -> Replay:
         replay = super().replay(request, also)
         return replace(replay, router_gap=np.full_like(replay.router_gap, self.gap))
 
@@ -683,7 +683,7 @@ def test_a_router_tie_of_a_rejected_draft_excuses_nothing(forced: Lap) -> None:
 
 def test_a_router_tie_excuses_logits_of_its_own_step(forced: Lap) -> None:
     row = row_at(forced.trace, 3, "r1")
-    trace = changed(forced.trace, 3, "r1", logits=1.1 * row.logits)  # type: ignore[operator]
+    trace = changed(forced.trace, 3, "r1", logits=1.1 * row.logits)
     for step, verdict in [(3, Verdict.NEAR_TIE), (4, Verdict.FAIL)]:
         tied = rerouted(trace, step, "r1", 3)
         reference = Tied(ReferenceBook(forced.oracle), forced.scenario, tied)
@@ -859,12 +859,12 @@ def test_a_near_tie_is_never_the_first_divergence() -> None:
 
 def test_in_one_step_the_state_is_named_before_the_logits_it_spoils(forced: Lap) -> None:
     logits = row_at(forced.trace, 3, "r1").logits
-    both = changed(spoiled(forced.trace, 3, "r1", 2), 3, "r1", logits=1.1 * logits)  # type: ignore[operator]
+    both = changed(spoiled(forced.trace, 3, "r1", 2), 3, "r1", logits=1.1 * logits)
     judgement = forced.verdict_on(both)
     assert failing(judgement) == {"state", "logits"}
     assert judgement.first is not None
     assert judgement.first.kind == "state"
-    earlier = changed(both, 2, "r0", logits=1.1 * row_at(both, 2, "r0").logits)  # type: ignore[operator]
+    earlier = changed(both, 2, "r0", logits=1.1 * row_at(both, 2, "r0").logits)
     first = forced.verdict_on(earlier).first
     assert first is not None
     assert (first.kind, first.at.step) == ("logits", 2)

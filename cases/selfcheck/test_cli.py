@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -334,7 +334,7 @@ ERRORS: dict[str, tuple[Arguments, str]] = {
         "cannot be written: Not a directory",
     ),
     **{
-        f"model: {name}": (lambda p, name=name: ["repro", "1", *p.small, "--model", p.folder / name], said)  # type: ignore[misc]
+        f"model: {name}": (lambda p, name=name: ["repro", "1", *p.small, "--model", p.folder / name], said)
         for name, said in {
             "absent": "absent",
             "empty": "empty",
@@ -348,7 +348,7 @@ ERRORS: dict[str, tuple[Arguments, str]] = {
         }.items()
     },
     **{
-        f"scenario: {name}": (lambda p, write=write: ["run", write(p), *p.small, "--variant", "fixed"], said)  # type: ignore[misc]
+        f"scenario: {name}": (lambda p, write=write: ["run", write(p), *p.small, "--variant", "fixed"], said)
         for name, (write, said) in {
             "absent": (lambda p: p.folder / "absent.json", "absent.json: cannot be read"),
             "a folder": (lambda p: p.folder, "cannot be read"),
@@ -364,7 +364,7 @@ ERRORS: dict[str, tuple[Arguments, str]] = {
             ),
             "empty script": (lambda p: p.scenario("none", script={"a": []}), "script of 'a': saw no turn"),
             "token": (
-                lambda p: p.scenario("token", requests=[{**PLAIN["requests"][0], "prompt": [1, 1024]}]),  # type: ignore[dict-item]
+                lambda p: p.scenario("token", requests=[{**PLAIN["requests"][0], "prompt": [1, 1024]}]),
                 "request 'a': saw token id 1024, expected less than the model's vocabulary of 1024",
             ),
             "scripted token": (
@@ -374,14 +374,14 @@ ERRORS: dict[str, tuple[Arguments, str]] = {
             "grammar": (
                 lambda p: p.scenario(
                     "grammar",
-                    requests=[{**PLAIN["requests"][0], "grammar": {"kind": "regex", "text": "([a"}}],  # type: ignore[dict-item]
+                    requests=[{**PLAIN["requests"][0], "grammar": {"kind": "regex", "text": "([a"}}],
                 ),
                 "request 'a': this regex does not compile",
             ),
             "sampling": (
                 lambda p: p.scenario(
                     "sampling",
-                    requests=[{**PLAIN["requests"][0], "sampling": {"temperature": -1}}],  # type: ignore[dict-item]
+                    requests=[{**PLAIN["requests"][0], "sampling": {"temperature": -1}}],
                 ),
                 "request 'a': saw Sampling(temperature=-1.0",
             ),
@@ -490,3 +490,20 @@ def test_the_command_keeps_the_same_promises(place: Place, monkeypatch: pytest.M
     assert unknown.code == 2
     assert "Traceback" not in unknown.err
     assert "tiny#1" in unknown.err
+
+
+def test_a_target_that_cannot_do_what_the_case_needs_is_unsupported(
+    call: Call, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harness import verbs
+    from harness.targets.protocols import Capability
+
+    def tokens_only(name: str, options: Any) -> Any:
+        under = open_target(name, options)
+        return lambda variant: replace(under(variant), capabilities=frozenset({Capability.TOKENS}))
+
+    open_target = verbs.open_target
+    monkeypatch.setattr(verbs, "open_target", tokens_only)
+    said = call("repro", "1", *place.small)
+    assert said.code == 125
+    assert "cannot do what the case needs: logits of every position, recurrent and" in said.err

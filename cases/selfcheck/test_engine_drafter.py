@@ -108,7 +108,7 @@ def test_drafts_do_not_depend_on_what_the_drafters_memory_held_before(folder: Pa
         head = loader.head(*parts)
         assert head is not None
         cache = head.block.mixer.cache
-        for tensor in (cache.keys, cache.values):  # type: ignore[union-attr]
+        for tensor in (cache.keys, cache.values):
             tensor.fill_(fill)
         engine = Engine(loader.model(*parts), head, Grammars(loader.vocabulary), config, POLICY)
         lab = Lab(folder, FIXTURES)
@@ -144,7 +144,7 @@ def fresh_logits(oracle: Oracle, tokens: list[int], drafts: list[int]) -> Array:
     past, hidden = blank(weights.mtp.layer.mixer), oracle.fold().extend(tokens[:-1]).hidden
     ids, rows = np.array(tokens[1:]), []
     for drawn in drafts:
-        hidden, past = predict(weights, weights.mtp, ids, hidden, past)  # type: ignore[arg-type]
+        hidden, past = predict(weights, weights.mtp, ids, hidden, past)
         hidden, ids = hidden[-1:], np.array([drawn])
         rows.append(weights.lm_head @ hidden[0])
     return np.stack(rows)

@@ -423,5 +423,5 @@ def test_every_k_passes_every_check(target: EmbeddedTarget, judge: Judge, lab: L
     judgement = judge.judge(scenario, trace, judge.calibrate(target, scenario, trace))
     assert judgement.verdict is Verdict.PASS, judgement.evidence
     assert max(len(row.kept) for step in trace.steps for row in step.rows) == k
-    assert np.isfinite(trace.steps[-1].rows[-1].state.recurrent).all()  # type: ignore[union-attr]
+    assert np.isfinite(trace.steps[-1].rows[-1].state.recurrent).all()
     judge.forget()

@@ -47,7 +47,7 @@ def same(one: Trace, other: Trace) -> bool:
             )
             if (a.kept, a.committed, a.num_computed) != (b.kept, b.committed, b.num_computed):
                 return False
-            if not all(x is y is None or np.array_equal(x, y) for x, y in arrays):  # type: ignore[arg-type]
+            if not all(x is y is None or np.array_equal(x, y) for x, y in arrays):
                 return False
     return True
 

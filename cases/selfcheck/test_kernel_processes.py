@@ -61,4 +61,4 @@ def test_the_choice_of_kernels_states_its_reason():
     assert isinstance(choice.kernels, NaiveKernels)
     assert choice.reason == "naive kernels: Triton has no cpu back end"
     with pytest.raises(UsageError, match="unknown kernels 'fast'"):
-        select("fast", "cpu")  # type: ignore[arg-type]
+        select("fast", "cpu")

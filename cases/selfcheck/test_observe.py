@@ -154,7 +154,7 @@ def test_padding_is_counted_by_step() -> None:
 
 def test_every_event_happens_in_the_examples_above() -> None:
     """An event that is added needs an example."""
-    marks = test_an_event_is_counted_where_it_happened_and_nowhere_else.pytestmark  # type: ignore[attr-defined]
+    marks = test_an_event_is_counted_where_it_happened_and_nowhere_else.pytestmark
     seen = {name for _, expected in marks[0].args[1] for name in expected}
     assert seen | {"padded rows", "padded tokens"} == set(EVENTS)
 

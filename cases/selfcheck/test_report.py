@@ -83,7 +83,7 @@ def with_first(reproduction: Reproduction, **changes: object) -> Reproduction:
     (result,) = reproduction.results
     judgement = result.judgements["before-fix"]
     assert judgement.first is not None
-    other = replace(judgement, first=replace(judgement.first, **changes))  # type: ignore[arg-type]
+    other = replace(judgement, first=replace(judgement.first, **changes))
     judgements = {**result.judgements, "before-fix": other}
     return Reproduction(
         results=(Result(scenario=result.scenario, gauges=result.gauges, judgements=judgements),)
@@ -205,7 +205,7 @@ def test_a_proof_that_failed_is_not_shown_as_one(reproduction: Reproduction) -> 
     (result,) = reproduction.results
 
     def with_verdict(variant: str, **changes: object) -> str:
-        other = replace(result.judgements[variant], **changes)  # type: ignore[arg-type]
+        other = replace(result.judgements[variant], **changes)
         judgements = {**result.judgements, variant: other}
         changed = Reproduction(results=(replace(result, judgements=judgements),))
         return re.sub(r"\s+", " ", Page(page("x", changed, RUN)).text)

@@ -448,4 +448,4 @@ def test_rows_and_drafts_must_match() -> None:
 )
 def test_impossible_parameters_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
-        SamplingParams(**wrong)  # type: ignore[arg-type]
+        SamplingParams(**wrong)

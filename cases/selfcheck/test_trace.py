@@ -159,8 +159,8 @@ def test_what_is_no_trace_is_refused_with_its_path(trace: Trace, tmp_path: Path)
 
 def test_a_row_counts_its_tokens() -> None:
     base = {"request": "r", "num_computed": 9, "previous_accepted": 1}
-    verify = RowTrace(prompt_tokens=0, kept=(1, 2), committed=(1, 5), **base)  # type: ignore[arg-type]
-    prompt = RowTrace(prompt_tokens=4, kept=(), committed=(), **base)  # type: ignore[arg-type]
+    verify = RowTrace(prompt_tokens=0, kept=(1, 2), committed=(1, 5), **base)
+    prompt = RowTrace(prompt_tokens=4, kept=(), committed=(), **base)
     assert (verify.tokens, verify.accepted) == (3, 2)
     assert (prompt.tokens, prompt.accepted) == (4, 0)
 

@@ -34,6 +34,7 @@ def plain_pair(
         k=0,
         script=None,
         capture_sizes=(),
+        most_compilations=None,  # counting compiles; the judged run does that
         must_observe={},
         documented={},
         max_model_len=max(scenario.max_model_len, longest + 1),
