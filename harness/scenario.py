@@ -26,7 +26,22 @@ VERSION = 1
 
 GrammarKind = Literal["json_schema", "regex", "ebnf", "choice"]
 Drafter = Literal["mtp", "ngram"]
-FailureKind = Literal["crash", "state", "logits", "ledger", "grammar", "tokens", "recompile"]
+Regime = Literal["trim", "placeholder"]
+"""``trim``: refused drafts are cut, so rows are unequal. ``placeholder``: steps are scheduled before the results of the
+step before are known (asynchronous scheduling), so refused drafts become -1 and rows stay full."""
+FailureKind = Literal[
+    "crash",
+    "state",
+    "logits",
+    "ledger",
+    "memory",
+    "grammar",
+    "tokens",
+    "finish",
+    "drafts",
+    "recompile",
+]
+EventKind = Literal["preempt", "abort", "dummy", "draft length"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +73,24 @@ class Request:
     grammar: Grammar | None = None
     sampling: Sampling = Sampling()
     ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()  # further tokens that end the answer, themselves included
+    stop: tuple[str, ...] = ()  # texts that end the answer with the token that completes them
+    reasoning_end: int | None = None  # the grammar rules from behind this token on; None: from the start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happens to the engine just before it schedules a step, whatever the requests do.
+
+    ``preempt`` takes a running request's memory away (it is computed again later), ``abort`` ends it, ``dummy`` runs a
+    step without requests, as an idle rank of a data-parallel group does, and ``draft length`` sets k to ``k``, at most
+    the scenario's. An event that names a request which does not run then is void.
+    """
+
+    step: int
+    what: EventKind
+    request: str = ""
+    k: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +99,8 @@ class Turn:
 
     ``drafts`` are proposed (the engine may trim them), ``accepted`` is a, the number of tokens that the step
     commits: the first a - 1 drafts, then ``token`` (recovered on rejection, else bonus). A request's first turn
-    belongs to the step that ends its prompt and has no drafts.
+    belongs to the step that ends its prompt and has no drafts. Where a step has no room for what its turn commits
+    (the request was preempted and ends its prompt again, k fell), it commits as much of it as fits.
     """
 
     token: int
@@ -114,6 +148,11 @@ class Scenario:
     token_budget: int = 512
     max_model_len: int = 512
     max_num_seqs: int = 64
+    regime: Regime = "trim"
+    events: tuple[Event, ...] = ()
+    prefix_caching: bool = False
+    block_size: int = 16
+    kv_blocks: int | None = None  # blocks of the pool; None: enough for every request at full length
     capture_sizes: tuple[int, ...] = ()
     reverse_rows: bool = False  # compose every batch in the opposite order: prompts before verify rows
     most_compilations: int | None = None  # compiled variants a kernel may need; None: not counted
@@ -175,7 +214,18 @@ def _validate(scenario: Scenario) -> None:
         refuse(f"saw k={scenario.k}, expected 0 to 8")
     if scenario.token_budget < 1 or scenario.max_num_seqs < 1:
         refuse("expected a token budget and a number of sequences of at least 1")
+    if scenario.kv_blocks is not None and scenario.kv_blocks < 2:
+        refuse(f"saw kv_blocks={scenario.kv_blocks}, expected at least 2: block 0 is nobody's")
+    if scenario.block_size < 1 or min(scenario.capture_sizes, default=1) < 1:
+        refuse("expected a block size and capture sizes of at least 1")
+    for event in scenario.events:
+        if event.step < 0 or not 0 <= event.k <= scenario.k:
+            refuse(f"saw {event}, expected a step from 0 on and k of 0 to {scenario.k}")
+        if (event.what in ("preempt", "abort")) != (event.request in ids):
+            refuse(f"saw {event}, expected a request for preempt and abort, and none otherwise")
     for request in scenario.requests:
+        if not request.id or not all(request.stop):
+            refuse("expected request ids and stop texts that are not empty")
         if not request.prompt or request.max_tokens < 1 or request.arrival < 0:
             refuse(
                 f"request {request.id!r}: expected a prompt, max_tokens of at least 1 and an arrival from 0 on"

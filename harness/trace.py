@@ -18,7 +18,7 @@ import numpy.typing as npt
 from harness.errors import UsageError
 
 Array = npt.NDArray[Any]
-VERSION = 1
+VERSION = 2
 """Version of the npz form; a file of another version is refused."""
 _AGAIN = "run the scenario beside it again: specharness run SCENARIO.json"
 
@@ -58,8 +58,9 @@ class LayerState:
 class RowTrace:
     """One request's tokens in one step.
 
-    ``proposed`` are the drafts before any trim, ``kept`` those in the row, ``committed`` the tokens the step added
-    (none for a prompt chunk that does not end its prompt), ``num_computed`` the tokens in cache after the step.
+    ``proposed`` are the drafts before any trim, ``kept`` those in the row (-1 for a placeholder), ``committed`` the
+    tokens the step added (none for a prompt chunk that does not end its prompt), ``num_computed`` the tokens in cache
+    after the step. A request that was preempted feeds all its tokens again, as a prompt.
     """
 
     request: str
@@ -70,6 +71,10 @@ class RowTrace:
     previous_accepted: int  # a of the request's previous step, as the engine used it
     proposed: tuple[int, ...] = ()
     slots: tuple[int, ...] = ()  # the request's state slots
+    blocks: tuple[int, ...] = ()  # the request's KV blocks
+    cached: int = 0  # tokens that the prefix cache had, just before this row
+    resumed: bool = False  # the first row after a preemption
+    discarded: bool = False  # the row ran, but its request was over or preempted: nothing of it counts
     grammar_kept: int | None = None  # drafts left by the grammar, before budget and length
     matcher_tokens: int | None = None  # tokens the engine's matcher has consumed
     finish_reason: str | None = None
@@ -90,13 +95,33 @@ class RowTrace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Writes:
+    """Places whose content a step changed, in any layer. State slot and KV block 0 are nobody's; a place outside the
+    pool, below 0 or from its size on, lies in the guards around it."""
+
+    conv: tuple[int, ...] = ()
+    recurrent: tuple[int, ...] = ()
+    kv: tuple[int, ...] = ()
+    snapshots: tuple[int, ...] = ()  # state slots that the prefix cache says it wrote
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepTrace:
-    """One engine step: its rows in batch order, and the padding that a captured graph would add."""
+    """One engine step: its rows in batch order, the padding of a captured graph, and what happened around it.
+
+    A dummy step has no rows. ``preempted`` and ``aborted`` lost their memory before the step; ``moved`` rows took the
+    place of a row that was vacated.
+    """
 
     index: int
     rows: tuple[RowTrace, ...]
     padded_rows: int = 0
     padded_tokens: int = 0
+    k: int | None = None  # most drafts a row could have; None: the scenario's
+    preempted: tuple[str, ...] = ()
+    aborted: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
+    writes: Writes | None = None  # None: the target does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +153,7 @@ class Trace:
     linear_layers: tuple[int, ...]  # model layer of each of the L linear layers
     crash: Crash | None = None
     compilations: dict[str, int] = field(default_factory=dict)  # compiled variants by kernel, where counted
+    counters: dict[str, int] = field(default_factory=dict)  # the engine's own metrics, by name
     notes: dict[str, str] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
@@ -162,6 +188,7 @@ def _trace(data: dict[str, Any], arrays: Any, path: Path) -> Trace:
         linear_layers=tuple(data["linear_layers"]),
         crash=Crash(**data["crash"]) if data["crash"] else None,
         compilations=data["compilations"],
+        counters=data["counters"],
         notes=data["notes"],
     )
 
@@ -182,7 +209,11 @@ def _strip(value: Any, name: str, arrays: dict[str, Array]) -> Any:
 
 
 def _step(data: dict[str, Any], arrays: Any) -> StepTrace:
-    return StepTrace(**{**data, "rows": tuple(_row(row, arrays) for row in data["rows"])})
+    step: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in data.items()}
+    step["rows"] = tuple(_row(row, arrays) for row in data["rows"])
+    if step["writes"] is not None:
+        step["writes"] = Writes(**{key: tuple(places) for key, places in step["writes"].items()})
+    return StepTrace(**step)
 
 
 def _row(data: dict[str, Any], arrays: Any) -> RowTrace:

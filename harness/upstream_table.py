@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from harness.codec import decode, encode
 from harness.errors import HarnessError
@@ -87,21 +88,36 @@ def judge_once(
     saved = run_dir.cell(suspect.name, release)
     if saved is None:
         tell(f"{release}  {suspect.name}")
-        fitting = [scenario for scenario in scenarios if not suspect.left_out(scenario)]
-        saved = {name: encode(cell) for name, cell in suspect.judge(release, fitting).items()}
+        saved = ask(suspect, release, scenarios)
         run_dir.record(suspect.name, release, saved)
     return {name: decode(Cell, cell, f"{release} {name}") for name, cell in saved.items()}
 
 
+def ask(suspect: Suspect, release: str, scenarios: Sequence[Scenario]) -> dict[str, Any]:
+    """What a run directory keeps of one suspect of one release."""
+    fitting = [scenario for scenario in scenarios if not suspect.left_out(scenario)]
+    return {name: encode(cell) for name, cell in suspect.judge(release, fitting).items()}
+
+
+def ask_small(suspect: MetadataSuspect, release: str) -> dict[str, Any]:
+    """What a run directory keeps of the small batches of a release."""
+    try:
+        return {"search": encode(suspect.search(release))}
+    except HarnessError as error:
+        return {"reason": str(error).splitlines()[0]}
+
+
+def small_name(suspect: str) -> str:
+    """How a run directory calls the small batches of a suspect."""
+    return f"{suspect}, small batches"
+
+
 def _search_once(suspect: MetadataSuspect, release: str, run_dir: RunDir, tell: Tell) -> Search | str:
-    name = f"{suspect.name}, small batches"
+    name = small_name(suspect.name)
     saved = run_dir.cell(name, release)
     if saved is None:
         tell(f"{release}  {name}")
-        try:
-            saved = {"search": encode(suspect.search(release))}
-        except HarnessError as error:
-            saved = {"reason": str(error).splitlines()[0]}
+        saved = ask_small(suspect, release)
         run_dir.record(name, release, saved)
     return decode(Search, saved["search"], release) if "search" in saved else str(saved["reason"])
 

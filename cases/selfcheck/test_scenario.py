@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 
 from harness.codec import decode, encode
 from harness.errors import HarnessError, ScenarioError
-from harness.scenario import VERSION, Documented, Grammar, Request, Sampling, Scenario, Turn
+from harness.scenario import (
+    VERSION,
+    Documented,
+    Event,
+    FailureKind,
+    Grammar,
+    Request,
+    Sampling,
+    Scenario,
+    Turn,
+)
 from harness.verdict import Divergence, Evidence, Verdict
 
 ids = st.integers(0, 2**31)
@@ -30,7 +40,7 @@ samplings = st.builds(
 )
 documented = st.builds(
     Documented,
-    failure=st.sampled_from(["crash", "state", "logits", "ledger", "grammar", "tokens", "recompile"]),
+    failure=st.sampled_from(get_args(FailureKind)),
     message=st.none() | words,
     tensor=st.none() | words,
     layer=st.none() | st.integers(0, 99),
@@ -45,9 +55,16 @@ def turns(draw: st.DrawFn, k: int, drafts: bool) -> Turn:
 
 
 @st.composite
+def events(draw: st.DrawFn, names: list[str], k: int) -> Event:
+    what = draw(st.sampled_from(["preempt", "abort", "dummy", "draft length"]))
+    request = draw(st.sampled_from(names)) if what in ("preempt", "abort") else ""
+    return Event(step=draw(st.integers(0, 9)), what=what, request=request, k=draw(st.integers(0, k)))
+
+
+@st.composite
 def scenarios(draw: st.DrawFn) -> Scenario:
     k = draw(st.integers(0, 8))
-    names = draw(st.lists(words, min_size=1, max_size=3, unique=True))
+    names = draw(st.lists(words.filter(bool), min_size=1, max_size=3, unique=True))
     requests = [
         Request(
             id=name,
@@ -57,6 +74,9 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             grammar=draw(st.none() | grammars),
             sampling=draw(samplings),
             ignore_eos=draw(st.booleans()),
+            stop_token_ids=tuple(draw(st.lists(ids, max_size=2))),
+            stop=tuple(draw(st.lists(words.filter(bool), max_size=2))),
+            reasoning_end=draw(st.none() | ids),
         )
         for name in names
     ]
@@ -75,6 +95,11 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         token_budget=draw(st.integers(1, 999)),
         max_model_len=draw(st.integers(6, 999)),
         max_num_seqs=draw(st.integers(1, 99)),
+        regime=draw(st.sampled_from(["trim", "placeholder"])),
+        events=tuple(draw(st.lists(events(names, k), max_size=2))),
+        prefix_caching=draw(st.booleans()),
+        block_size=draw(st.integers(1, 64)),
+        kv_blocks=draw(st.none() | st.integers(2, 99)),
         capture_sizes=tuple(draw(st.lists(st.integers(1, 99), max_size=3))),
         most_compilations=draw(st.none() | st.integers(0, 9)),
         must_observe=draw(st.dictionaries(words, st.integers(0, 9), max_size=3)),
@@ -349,6 +374,11 @@ def test_every_field_of_a_scenario_is_tried_here() -> None:
         "token_budget",
         "max_model_len",
         "max_num_seqs",
+        "regime",
+        "events",
+        "prefix_caching",
+        "block_size",
+        "kv_blocks",
         "capture_sizes",
         "most_compilations",
         "must_observe",

@@ -13,7 +13,7 @@ import pytest
 from harness.errors import UsageError
 from harness.lab import Lab, Plan
 from harness.targets.embedded import under_each_variant
-from harness.trace import VERSION, Completion, Coordinate, Crash, RowTrace, StepTrace, Trace
+from harness.trace import VERSION, Completion, Coordinate, Crash, RowTrace, StepTrace, Trace, Writes
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 
@@ -95,7 +95,12 @@ def test_a_crash_counts_and_numbers_that_are_none_come_back_equal(trace: Trace, 
     broken = replace(row, state=replace(row.state, conv=np.full_like(row.state.conv, np.nan)))
     dead = replace(
         trace,
-        steps=(replace(trace.steps[0], rows=(broken,)),),
+        steps=(
+            replace(
+                trace.steps[0], rows=(broken,), k=0, preempted=("r1",), writes=Writes(conv=(-1, 7), kv=(3,))
+            ),
+        ),
+        counters={"num_drafts": 3},
         crash=Crash(step=1, kind="RuntimeError", message="shape '[15, -1]'\n é", where="conv.py:3 run"),
         compilations={"conv": 3},
         notes={"kernels": "naive"},
