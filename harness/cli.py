@@ -130,6 +130,12 @@ def _parser() -> argparse.ArgumentParser:
     table = verbs.add_parser("upstream-table", help="what released engines do: release x scenario x suspect")
     table.add_argument("--issues", action="append", metavar="ISSUE", help="only this issue; may be repeated")
     table.add_argument("--out", type=Path, metavar="FILE", help="default: reports/baselines/upstream.md")
+    table.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="processes that judge at a time (default 1)"
+    )
+    table.add_argument(
+        "--native", type=Path, metavar="RUN_DIR", help="compare with this run of the same table on a GPU"
+    )
     table.set_defaults(run=_upstream_table)
     for verb in (bisect, table):
         _add_releases(verb)

@@ -153,9 +153,9 @@ def _suspect(table: Table, suspect: str) -> list[str]:
     details: list[str] = []
     for release in table.releases:
         cells = table.cells[suspect, release]
-        lines.append(f"| {release} | {' | '.join(_short(cells[name]) for name in names)} |")
+        lines.append(f"| {release} | {' | '.join(short(cells[name]) for name in names)} |")
         details += [
-            f"| {release} | {labels[name]} | {_escaped(cells[name].summary)} |"
+            f"| {release} | {labels[name]} | {escaped(cells[name].summary)} |"
             for name in names
             if _told(cells[name])
         ]
@@ -166,7 +166,8 @@ def _suspect(table: Table, suspect: str) -> list[str]:
     return [*lines, "", "</details>", ""]
 
 
-def _short(cell: Cell) -> str:
+def short(cell: Cell) -> str:
+    """A verdict with its kinds of findings."""
     return f"**FAIL** {', '.join(cell.symptoms)}" if cell.verdict is Verdict.FAIL else cell.verdict.value
 
 
@@ -179,7 +180,7 @@ def _newest(table: Table) -> list[str]:
     newest = table.releases[-1]
     lines = [f"## What is wrong in {newest}", ""]
     wrong = [
-        f"- {suspect}, {name}: {_escaped(cell.summary)}"
+        f"- {suspect}, {name}: {escaped(cell.summary)}"
         for (suspect, release), cells in table.cells.items()
         if release == newest
         for name, cell in cells.items()
@@ -215,7 +216,7 @@ def _small(table: Table) -> list[str]:
 def _searched(search: Search) -> list[str]:
     lines = [] if search.smallest else [f"Nothing is wrong in {search.tried:,} batches."]
     lines += [
-        f"- **{kind}** in {search.counts[kind]:,} of {search.tried:,} batches, first in {_escaped(text)}"
+        f"- **{kind}** in {search.counts[kind]:,} of {search.tried:,} batches, first in {escaped(text)}"
         for kind, text in search.smallest.items()
     ]
     other = ", ".join(f"{kind} in {count:,}" for kind, count in search.other.items()) or "nothing is wrong"
@@ -238,8 +239,9 @@ def _searched(search: Search) -> list[str]:
 def _all(smallest: Mapping[str, str]) -> str:
     if not smallest:
         return "nothing is wrong"
-    return "; ".join(f"**{kind}**, first in {_escaped(text)}" for kind, text in smallest.items())
+    return "; ".join(f"**{kind}**, first in {escaped(text)}" for kind, text in smallest.items())
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Text that may stand in a table."""
     return text.replace("|", "\\|") if "`" not in text else text

@@ -7,8 +7,8 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,9 @@ from harness.rundir import RunDir, slug
 from harness.scenario import Scenario
 from harness.suspects import VLLM, EngineSuspect, MetadataSuspect, Suspect, Tell
 from harness.targets.registry import EMBEDDED, TargetOptions, left_out, open_target
+from harness.upstream_native import Native
 from harness.upstream_table import RELEASES, judge_once, judge_releases, markdown
+from harness.upstream_workers import judge_ahead
 from harness.verdict import Verdict
 
 KERNELS = {
@@ -45,13 +47,18 @@ def table(args: argparse.Namespace) -> dict[str, Any]:
     releases = args.releases or list(RELEASES)
     folder = _model(args)
     scenarios = _scenarios(root, folder, args.issues, args)
+    setting = f"torch {version('torch')}, {_card(args.device)}seed {args.seed}"
     run_dir = _run_dir(args, root, "upstream-table", {**_setting(args, scenarios), "releases": releases})
-    suspects = _suspects(args, folder, console)
-    made = judge_releases(releases, scenarios, suspects, run_dir, _teller(console))
+    run_dir.run |= {"command": _command(args), "made_with": setting}
+    native = None if args.native is None else Native.of(RunDir.resume(args.native))
+    make, tell = partial(_suspects, _asked(args, folder)), _teller(console)
+    if args.workers > 1:
+        judge_ahead(make, releases, scenarios, run_dir, tell, args.workers)
+    made = judge_releases(releases, scenarios, make(tell), run_dir, tell)
     path = args.out or root / "reports" / "baselines" / "upstream.md"
-    setting = f"torch {version('torch')}, seed {args.seed}"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(markdown(made, _command(args), setting), encoding="utf-8")
+    text = markdown(made, _command(args), setting)
+    path.write_text(text if native is None else f"{text}\n{native.compared(made)}", encoding="utf-8")
     decided, every = made.decided
     console.print(
         f"{decided} of {every} cells are PASS or FAIL; written to {path}", soft_wrap=True, highlight=False
@@ -77,8 +84,8 @@ def bisection(args: argparse.Namespace) -> dict[str, Any]:
     scenarios = _scenarios(root, folder, [args.issue], args)
     setting = {**_setting(args, scenarios), "good": args.good, "bad": args.bad}
     run_dir = _run_dir(args, root, f"bisect-{slug(args.issue)}", setting)
-    suspects = _suspects(args, folder, console)
     tell = _teller(console)
+    suspects = _suspects(_asked(args, folder), tell)
 
     def judge(release: str) -> Symptoms | None:
         shown = _symptoms(release, scenarios, suspects, run_dir, tell)
@@ -140,26 +147,39 @@ def _named(scenario: Scenario, name: str) -> Scenario:
     return replace(scenario, name=name)
 
 
-def _suspects(args: argparse.Namespace, folder: Path, console: Console) -> list[Suspect]:
-    """The suspects that were asked for, on the model of ``folder``."""
-    tell = _teller(console)
-    correct = open_target(EMBEDDED, TargetOptions(folder=folder, kernels="naive"))(REFERENCE_VARIANT)
-    judge = cache(lambda: Judge(folder))
-    options = TargetOptions(folder=folder, device=args.device, cache=_cache(), tell=tell)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Which suspects, on what: all that a process needs to make them."""
+
+    suspects: tuple[str, ...]
+    folder: Path  # of the model
+    device: str
+    cache: Path
+
+
+def _asked(args: argparse.Namespace, folder: Path) -> Asked:
+    return Asked(suspects=tuple(args.suspects), folder=folder, device=args.device, cache=_cache())
+
+
+def _suspects(asked: Asked, tell: Tell) -> list[Suspect]:
+    """The suspects that were asked for."""
+    correct = open_target(EMBEDDED, TargetOptions(folder=asked.folder, kernels="naive"))(REFERENCE_VARIANT)
+    judge = cache(lambda: Judge(asked.folder))
+    options = TargetOptions(folder=asked.folder, device=asked.device, cache=asked.cache, tell=tell)
 
     def kernel(part: str) -> Suspect:
         return EngineSuspect(
             KERNELS[part],
             lambda release: open_target(f"{VLLM}=={release}", options)(part),
-            lambda scenario: left_out(f"{VLLM}==", args.device, scenario),
+            lambda scenario: left_out(f"{VLLM}==", asked.device, scenario),
             correct,
             judge(),
             tell,
         )
 
     return [
-        MetadataSuspect(_cache(), correct.run, tell) if name == "metadata" else kernel(name)
-        for name in args.suspects
+        MetadataSuspect(asked.cache, correct.run, tell) if name == "metadata" else kernel(name)
+        for name in asked.suspects
     ]
 
 
@@ -201,6 +221,15 @@ def _setting(args: argparse.Namespace, scenarios: Sequence[Scenario]) -> dict[st
         "suspects": args.suspects,
         "scenarios": [scenario.name for scenario in scenarios],
     }
+
+
+def _card(device: str) -> str:
+    """The GPU's name, as part of a sentence; nothing on a CPU."""
+    if device != "cuda":
+        return ""
+    import torch
+
+    return f"{torch.cuda.get_device_name()}, " if torch.cuda.is_available() else "no GPU, "
 
 
 def _teller(console: Console) -> Tell:

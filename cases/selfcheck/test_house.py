@@ -65,6 +65,8 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "bisect": ({"errors", "targets.upstream"}, set()),
     "suspects": ({*WORDS, "check", "run", "targets", "targets.upstream"}, set()),
     "upstream_table": ({*WORDS, "codec", "rundir", "suspects"}, set()),
+    "upstream_native": ({"codec", "rundir", "suspects", "upstream_table", "verdict"}, set()),
+    "upstream_workers": ({*WORDS, "rundir", "suspects", "upstream_table"}, set()),
     "upstream_verbs": (ANY, ANY),
     "cases": (ANY, ANY),
     "verbs": (ANY, ANY),

@@ -192,3 +192,21 @@ def test_a_checkout_is_read_where_it_is(tmp_path: Path) -> None:
 def test_a_folder_without_the_package_is_no_checkout(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="saw no folder vllm/"):
         release_files("vllm", str(tmp_path), tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    "platform", ["manylinux_2_24_x86_64", "manylinux_2_31_x86_64", "manylinux2014_x86_64"]
+)
+def test_every_platform_that_a_release_was_built_for_is_asked_for(tmp_path: Path, platform: str) -> None:
+    """0.21.0 of vLLM is there for manylinux_2_24 alone, and pip takes no neighbour."""
+    wheel = wheel_file(tmp_path)
+    picky = pip_that(
+        tmp_path,
+        f"""
+        if {f"--platform={platform}"!r} not in sys.argv:
+            print("ERROR: No matching distribution found")
+            sys.exit(1)
+        (folder / {wheel.name!r}).write_bytes(Path({str(wheel)!r}).read_bytes())
+        """,
+    )
+    assert fill(tmp_path / "cache" / "thing-1.0", WHEEL, pip=picky).is_dir()
