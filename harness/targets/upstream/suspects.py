@@ -27,7 +27,7 @@ from harness.engine.loader import Loader
 from harness.engine.policy import POLICY, Policy
 from harness.engine.variants import only_with_drafts
 from harness.targets.embedded import EmbeddedTarget
-from harness.targets.upstream import einops_twin, interpreter
+from harness.targets.upstream import compiler, einops_twin, interpreter
 from harness.targets.upstream.layouts import CONV, FLA, THIRD_PARTY, Layout, layout_of
 from harness.targets.upstream.loading import with_release
 from harness.targets.upstream.order import Order
@@ -51,6 +51,8 @@ def make(order: Order) -> Made:
         notes["interpreter"] = f"repaired: {interpreter.repair()}"
     if order.project is None:
         return _made(order, user_kernels(order), "all but the verify recurrence is ours", notes)
+    if not notes:
+        notes["compiler"] = f"repaired: {compiler.repair()}"
     if einops_twin.install():
         notes["einops"] = "not installed: rearrange typed again"
     release = Release(project=order.project, version=order.version, root=Path(order.root))

@@ -29,6 +29,9 @@ START_LIMIT, RUN_LIMIT = 120.0, 600.0
 """Seconds until a child must have loaded its suspect, and until it must have run a scenario."""
 CAPABILITIES = frozenset(Capability) - {Capability.PADDING}
 
+UNCOMPILED = "CompilationError"
+"""How Triton says that it refuses a kernel's source. Releases come with a Triton of their own, which is not here."""
+
 
 class Died(Exception):
     """The child ended without an answer."""
@@ -56,7 +59,7 @@ class UpstreamTarget:
         """Run a scenario in the child.
 
         Raises:
-            Unsupported: the suspect cannot do this, or gave no answer in time.
+            Unsupported: the suspect cannot do this, gave no answer in time, or is a release that does not compile.
         """
         with tempfile.TemporaryDirectory(prefix="specharness-") as folder:
             path = Path(folder) / "trace.npz"
@@ -66,7 +69,11 @@ class UpstreamTarget:
             except Died as death:
                 self.close()
                 return self._dead(scenario, str(death))
-            return replace(Trace.load(path), target=self.name, notes=self._setting)
+            trace = replace(Trace.load(path), target=self.name, notes=self._setting)
+        if self._order.project is not None and trace.crash and trace.crash.kind == UNCOMPILED:
+            said = trace.crash.message.strip().splitlines()[-1]
+            raise Unsupported(f"{self.name}: the Triton here, not its own, does not compile it: {said}")
+        return trace
 
     def contract(self) -> list[str]:
         """What is wrong with the suspect's verify recurrence alone; nothing, if it keeps the contract."""
