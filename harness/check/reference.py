@@ -47,6 +47,11 @@ class Reference:
             for name, wanted in counts.items()
         }
 
+    @property
+    def oracle(self) -> Oracle:
+        """Who says what should have happened."""
+        return self._book.oracle
+
     def known(self, tokens: Sequence[int]) -> Sequence[int]:
         """The tokens before the first that is not in the vocabulary: a suspect may have committed a placeholder."""
         size = self._book.oracle.config.vocab_size
