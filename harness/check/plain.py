@@ -35,6 +35,10 @@ def plain_pair(
         script=None,
         capture_sizes=(),
         most_compilations=None,  # counting compiles; the judged run does that
+        regime="trim",
+        events=(),
+        prefix_caching=False,
+        kv_blocks=None,
         must_observe={},
         documented={},
         max_model_len=max(scenario.max_model_len, longest + 1),
@@ -131,4 +135,14 @@ def _divergences(trace: Trace, reference: Reference, known: Mapping[str, int]) -
 
 def _free(request: Request, *, arrival: int, prompt: Sequence[int] | None = None) -> Request:
     tokens = tuple(request.prompt if prompt is None else prompt)
-    return replace(request, arrival=arrival, prompt=tokens, grammar=None, ignore_eos=True, max_tokens=10**6)
+    return replace(
+        request,
+        arrival=arrival,
+        prompt=tokens,
+        grammar=None,
+        ignore_eos=True,
+        stop_token_ids=(),
+        stop=(),
+        reasoning_end=None,
+        max_tokens=10**6,
+    )

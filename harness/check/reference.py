@@ -39,6 +39,8 @@ class Reference:
         counts: dict[str, set[int]] = {request.id: set() for request in scenario.requests}
         for step in trace.steps:
             for row in step.rows:
+                if row.discarded:
+                    continue
                 self.histories[row.request] += row.committed
                 if row.state is not None:
                     counts[row.request].add(row.state.tokens_included)
@@ -89,9 +91,14 @@ class Reference:
         return fold
 
 
+def start_of(row: RowTrace) -> int:
+    """Tokens in cache before a row that counts."""
+    return row.num_computed - (row.prompt_tokens or row.accepted)
+
+
 def accepted_counts(row: RowTrace) -> list[int]:
     """For each accepted position of a row with logits, the number of tokens that its logits should have seen."""
-    if row.logits is None:
+    if row.logits is None or row.discarded:
         return []
     if row.prompt_tokens:
         return [row.num_computed]

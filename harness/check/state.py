@@ -9,8 +9,8 @@ import numpy as np
 
 from harness.check.distance import conv_error, logits_error, recurrent_error
 from harness.check.gauge import NEAR_TIE, Gauge, Gauges
-from harness.check.reference import Reference, accepted_counts
-from harness.trace import Coordinate, RowTrace, Trace
+from harness.check.reference import Reference, accepted_counts, start_of
+from harness.trace import Array, Coordinate, RowTrace, Trace
 from harness.verdict import Divergence, Evidence, Verdict, worst
 
 
@@ -19,7 +19,7 @@ def check_state(trace: Trace, reference: Reference, gauges: Gauges) -> Evidence:
     found: list[Divergence] = []
     compared = 0
     for step, row in _rows(trace):
-        if row.state is None:
+        if row.state is None or row.discarded:
             continue
         compared += 1
         found += _state_divergences(step, row, trace, reference, gauges)
@@ -130,23 +130,39 @@ def _evidence(
 
 
 def _after_router_tie(divergence: Divergence, trace: Trace, reference: Reference, gauge: Gauge) -> bool:
-    """Whether the request's first differing expert choice lies before this place and was a near tie in the oracle."""
+    """Whether the first differing expert choice that this place follows from was a near tie in the oracle."""
     replay = reference.replay(divergence.at.request)
     logits = divergence.at.layer < 0  # what follows from every layer
-    for step, row in _rows(trace):
-        if row.request != divergence.at.request or row.routing is None or step > divergence.at.step:
-            continue
-        used = row.num_computed - (row.prompt_tokens or row.accepted)  # tokens in cache before the step
-        for offset, chosen in enumerate(row.routing[: max(row.num_computed - used, 0)]):
-            if not 0 <= used + offset < len(replay.routing):
+    for step, start, routing in _choices_before(divergence, trace, reference):
+        for offset, chosen in enumerate(routing):
+            if not 0 <= start + offset < len(replay.routing):
                 return False
-            expected = replay.routing[used + offset]
+            expected = replay.routing[start + offset]
             for layer in range(len(expected)):
                 if step == divergence.at.step and not logits and layer >= divergence.at.layer:
                     continue
                 if set(chosen[layer]) != set(expected[layer]):
-                    return bool(replay.router_gap[used + offset][layer] < NEAR_TIE * gauge.largest_noise)
+                    return bool(replay.router_gap[start + offset][layer] < NEAR_TIE * gauge.largest_noise)
     return False
+
+
+def _choices_before(
+    divergence: Divergence, trace: Trace, reference: Reference
+) -> Iterator[tuple[int, int, Array]]:
+    """(step, tokens in cache before, experts of the tokens that count) of all rows that a place may follow from: those
+    of its request since it last began, and whoever fed the tokens that it took from the prefix cache then."""
+    request = divergence.at.request
+    rows = [(s, row) for s, row in _rows(trace) if s <= divergence.at.step and not row.discarded]
+    begins = [(s, row.cached) for s, row in rows if row.request == request and (row.cached or row.resumed)]
+    begun, cached = max(begins, default=(-1, 0))
+    for step, row in rows:
+        start = start_of(row)
+        mine = row.request == request and step >= begun
+        end = row.num_computed if mine else min(row.num_computed, cached)
+        histories = reference.histories
+        lent = step < begun and start < end and histories[row.request][:end] == histories[request][:end]
+        if row.routing is not None and (mine or lent):
+            yield step, start, row.routing[: max(end - start, 0)]
 
 
 def _rows(trace: Trace) -> Iterator[tuple[int, RowTrace]]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from harness.check.gauge import NEAR_TIE, Gauge
 from harness.check.grammar import Compile
+from harness.check.ledger import guided_tokens
 from harness.check.reference import Reference
 from harness.scenario import Request, Scenario
 from harness.trace import Array, Coordinate, Trace
@@ -59,7 +60,7 @@ def _choices(request: Request, trace: Trace) -> Iterator[tuple[int, int, int]]:
     index = 0
     for step in trace.steps:
         for row in step.rows:
-            if row.request != request.id:
+            if row.request != request.id or row.discarded:
                 continue
             for token in row.committed:
                 yield step.index, index, token
@@ -70,9 +71,11 @@ def _allowed(request: Request, reference: Reference, judge_of: Compile, index: i
     """Which tokens the grammar allows after ``index`` tokens of the answer, ``[vocab]``."""
     if request.grammar is None:
         return np.ones(logits.shape, dtype=np.bool_)
-    judge = judge_of(request.grammar)
     start = len(request.prompt)
-    history = reference.histories[request.id][start : start + index]
+    answer = reference.histories[request.id][start : start + index]
+    if request.reasoning_end is not None and request.reasoning_end not in answer:
+        return np.ones(logits.shape, dtype=np.bool_)
+    judge, history = judge_of(request.grammar), answer[len(answer) - guided_tokens(request, answer) :]
     if judge.legal_prefix(history) < len(history):
         return np.ones(logits.shape, dtype=np.bool_)
     return judge.replay(history).allowed()
