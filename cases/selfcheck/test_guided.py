@@ -364,6 +364,75 @@ def test_a_wrong_first_row_is_seen(
     assert not Grammars(vocabulary, wrong).masks(guides, drafts).equal(grammars.masks(guides, drafts))
 
 
+@pytest.mark.parametrize(
+    ("drafts_seen", "like"),
+    [
+        pytest.param(lambda row, known: 0, [0, 0, 0, 0], id="first row repeated"),
+        pytest.param(
+            lambda row, known: row if row <= known else None, [0, 1, 2, None], id="free behind a placeholder"
+        ),
+    ],
+)
+def test_a_wrong_row_of_a_window_is_seen(
+    drafts_seen: Callable[[int, int], int | None],
+    like: list[int | None],
+    grammars: Grammars,
+    vocabulary: Vocabulary,
+    encode: Callable[[str], list[int]],
+) -> None:
+    drafts = [*encode("aa")[:1] * 2, -1]
+    wrong = Grammars(vocabulary, replace(CORRECT_GUIDE, drafts_seen=drafts_seen))
+    masks = wrong.masks([wrong.guide("regex", "[a-d]{2}")], [drafts])
+    for mask, seen in zip(masks, like, strict=True):
+        known = grammars.guide("regex", "[a-d]{2}")
+        assert known.accept(drafts[: seen or 0])
+        assert mask.equal(next_mask(known, vocabulary)) if seen is not None else bool((mask == -1).all())
+
+
+def test_masks_of_the_step_before_are_seen(
+    grammars: Grammars, vocabulary: Vocabulary, encode: Callable[[str], list[int]]
+) -> None:
+    (a,) = encode("a")
+    wrong = Grammars(vocabulary, replace(CORRECT_GUIDE, refreshes_masks=lambda mixed: not mixed))
+    guide = wrong.guide("regex", "[a-d]{2}")
+    before = wrong.masks([guide], [[a]])
+    guide.accept([a, a])
+    assert wrong.masks([guide], [[]], mixed=False).equal(replayed_masks(grammars, [a, a]))
+    assert wrong.masks([guide], [[]], mixed=True).equal(
+        replayed_masks(grammars, [a, a])
+    )  # of the step before
+    wrong.masks([guide, None], [[], []])
+    fresh = wrong.guide("regex", "[a-d]{2}")
+    stale = wrong.masks([fresh, None, fresh], [[], [], []], mixed=True)
+    assert stale[:1].equal(replayed_masks(grammars, [a, a]))
+    assert stale[2:].equal(before[:1])
+
+
+def replayed_masks(grammars: Grammars, tokens: list[int]) -> torch.Tensor:
+    guide = grammars.guide("regex", "[a-d]{2}")
+    assert guide.accept(tokens)
+    return grammars.masks([guide], [[]])
+
+
+def test_masks_that_are_not_as_many_as_the_logits_are_refused(
+    grammars: Grammars, vocabulary: Vocabulary
+) -> None:
+    wrong = Grammars(vocabulary, replace(CORRECT_GUIDE, count_mask_rows=lambda drafts: 2 * len(drafts)))
+    masks = wrong.masks([None, wrong.guide("regex", "a")], [[], []])
+    with pytest.raises(EngineError, match="saw 4 mask rows, expected one for each of 2 rows of logits"):
+        apply_masks(torch.zeros(2, vocabulary.size), masks)
+
+
+def test_a_mask_asked_of_an_ended_grammar_is_an_error(
+    vocabulary: Vocabulary, encode: Callable[[str], list[int]], stop: int
+) -> None:
+    wrong = Grammars(vocabulary, replace(CORRECT_GUIDE, is_masked=lambda terminated: True))
+    guide = wrong.guide("regex", "[a-d]{1,2}")
+    assert guide.accept(encode("a"))
+    with pytest.raises(RuntimeError, match="terminated"):
+        wrong.masks([guide], [[stop]])
+
+
 # Bad input.
 
 

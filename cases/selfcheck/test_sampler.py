@@ -285,6 +285,39 @@ def test_a_placeholder_is_rejected_at_every_position(position: int, with_law: bo
     assert Sampler().sample(logits, drafts, q, params, generator()) == [4] * (position + 1)
 
 
+@pytest.mark.parametrize("kept", [0, 1, 2])
+@pytest.mark.parametrize("places", [0, 1, 2])
+def test_a_refused_draft_counts_as_rejected_whether_it_is_cut_or_leaves_a_placeholder(
+    kept: int, places: int
+) -> None:
+    # The drafter gave half to token 0, half to what the grammar refuses: what is left of the target is token 1.
+    p = torch.tensor([[0.0, 0.0, 1.0, 0.0]] * kept + [[0.5, 0.5, 0.0, 0.0]] * (places + 1))
+    refused = torch.tensor([0.5, 0.0, 0.0, 0.5])
+    drafts, q = [2] * kept + [-1] * places, one_hot(*[2] * kept, vocab=4)
+    unaware = set()
+    for seed in range(40):
+        committed = verify_stochastic(p, drafts, q, generator(seed), refused=refused)
+        assert committed == [2] * kept + [1]
+        unaware.add(verify_stochastic(p, drafts, q, generator(seed))[-1])
+    assert unaware == {0, 1}
+
+
+def test_a_refused_draft_is_no_matter_before_the_others_are_accepted() -> None:
+    p = torch.tensor([[0.0, 1.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0]])
+    refused = torch.tensor([0.5, 0.0, 0.0, 0.5])
+    for seed in range(40):
+        assert verify_stochastic(p, [2, -1], one_hot(2, vocab=4), generator(seed), refused=refused) == [1]
+
+
+def test_a_placeholder_that_is_taken_for_a_draft_is_accepted() -> None:
+    """Its law is zero, so any chance at all of the token that is looked up in its place divides to certainty."""
+    wrong = replace(CORRECT_SAMPLER, is_draft=lambda drafts: torch.ones_like(drafts, dtype=torch.bool))
+    p = target_probs(some_logits(3), PLAIN)
+    for q in (None, p[:1], p[:2]):
+        assert verify_stochastic(p, [int(p[0].argmax()), -1], q, generator(3), wrong)[1:2] == [-1]
+        assert -1 not in verify_stochastic(p, [int(p[0].argmax()), -1], q, generator(3))
+
+
 @pytest.mark.parametrize("temperature", [5e-324, 1e-30, 1e-6, 2e-5])
 def test_a_tiny_temperature_is_greedy(temperature: float) -> None:
     for seed in range(50):

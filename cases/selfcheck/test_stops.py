@@ -106,7 +106,7 @@ def test_runs_end_where_single_tokens_do(
 
     answer, stopped = written(lengths)
     assert (answer, stopped) == written([1] * 14)
-    ends = tuple([*texts, *stop])
+    ends = (*texts, *stop)
     lengths_so_far = range(1, min(room, len(text)) + 1)
     expected = next((length for length in lengths_so_far if text[:length].endswith(ends)), None)
     assert (len(answer), stopped) == ((expected, True) if expected else (min(room, len(text)), False))

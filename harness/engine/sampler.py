@@ -10,9 +10,10 @@ and ``n`` drafts; the target gives ``n + 1`` laws ``p``, of which the last is fo
 A draft without a law (argmax or prompt lookup) has a point mass for ``q``. A placeholder was never drafted, so
 its ``q`` is zero everywhere: it cannot be accepted, and its recovered token comes from ``p_i`` itself.
 
-A draft that was drawn and then refused by the grammar is not in the row, but it counts as rejected: its place was
-chosen by chance, and a plain draw from ``p_n`` would give what the grammar allows and the drafter likes a second
-chance. So the token behind the kept drafts is then a recovered one.
+A draft that was drawn and then refused by the grammar counts as rejected, whether it is cut from the row or leaves a
+placeholder there: its place was chosen by chance, and a plain draw from ``p`` would give what the grammar allows and
+the drafter likes a second chance. So the token in the place of the first refused draft is a recovered one. A refused
+draft without a law (argmax) was no matter of chance and has no such effect.
 """
 
 from __future__ import annotations
@@ -155,23 +156,25 @@ def verify_stochastic(
 ) -> list[int]:
     """[n + 1, vocab] target laws, n drafts and their [n, vocab] laws (None: point masses) -> 1 to n + 1 tokens.
 
-    ``refused`` is the [vocab] law of a draft behind them that was drawn, but that the grammar did not let into the row.
+    Drafts may end in placeholders; those need no laws, and have none that counts. ``refused`` is the [vocab] law of the
+    first draft that was drawn but refused by the grammar: behind the drafts, or in the place of the first placeholder.
     Draws n + 1 uniforms whatever happens to the drafts: n for acceptance, one for the last token.
 
     Raises:
-        EngineError: not one row of p more than drafts, not one row of q for each, a draft outside the vocabulary,
+        EngineError: not one row of p more than drafts, too few or too many rows of q, a draft outside the vocabulary,
             or no law for the last token.
     """
     _check_rows(p, drafts)
     n = len(drafts)
-    if q is not None and len(q) != n:
+    known = drafts.index(PLACEHOLDER) if PLACEHOLDER in drafts else n
+    if q is not None and not known <= len(q) <= n:
         raise EngineError(f"{n} drafts need as many rows of draft probabilities, got {len(q)}")
     u = torch.rand(n + 1, generator=generator, dtype=torch.float64)
     accepted = _count_accepted(p, drafts, q, u[:n], decisions)
-    if accepted < n:
+    if accepted == known and refused is not None:
+        law = decisions.refused_law(p[known], refused)
+    elif accepted < n:
         law = decisions.residual_law(p[accepted], _draft_law(p, drafts, q, accepted))
-    elif refused is not None:
-        law = decisions.refused_law(p[n], refused)
     else:
         law = decisions.bonus_law(p[n], _draft_law(p, drafts, q, n - 1) if n else None)
     return [*drafts[:accepted], _draw(law, float(u[n]))]
@@ -215,7 +218,10 @@ def _count_accepted(
     proposed = decisions.is_draft(ids)
     index = ids.clamp(min=0).to(p.device)[:, None]
     p_draft = p[:-1].gather(-1, index)[:, 0].cpu()
-    q_draft = torch.ones_like(p_draft) if q is None else q.gather(-1, index)[:, 0].cpu()
+    q_draft = torch.ones_like(p_draft)
+    if q is not None:
+        q_draft[: len(q)] = q.gather(-1, index[: len(q)])[:, 0].cpu()
+    q_draft[ids == PLACEHOLDER] = 0.0
     accept = proposed & (u < decisions.acceptance(p_draft, q_draft))  # [n]
     return int(accept.long().cumprod(dim=0).sum())
 
