@@ -13,18 +13,15 @@ from harness.check.proposals import Drafts, Proposal, explain, proposals
 from harness.check.reference import Reference
 from harness.oracle import ngram
 from harness.oracle.accept import transform_logits
-from harness.oracle.model import Oracle
 from harness.oracle.mtp import Drafter
 from harness.scenario import Sampling, Scenario
 from harness.trace import Array, Coordinate, Trace
 from harness.verdict import Divergence, Evidence, Verdict, worst
 
 
-def check_drafts(
-    scenario: Scenario, trace: Trace, reference: Reference, oracle: Oracle, gauge: Gauge
-) -> Evidence:
+def check_drafts(scenario: Scenario, trace: Trace, reference: Reference, gauge: Gauge) -> Evidence:
     """Every row's proposals before any trim; ``gauge`` is that of the logits."""
-    judge = _Judge(scenario, trace, reference, oracle, NEAR_TIE * gauge.largest_noise)
+    judge = _Judge(scenario, trace, reference, NEAR_TIE * gauge.largest_noise)
     rows = list(proposals(scenario, trace))
     found = [divergence for proposal in rows if (divergence := judge(proposal))]
     verdicts = [Verdict.NEAR_TIE if divergence.cause is None else Verdict.FAIL for divergence in found]
@@ -42,13 +39,10 @@ def check_drafts(
 class _Judge:
     """One run beside fresh drafters, one for each request."""
 
-    def __init__(
-        self, scenario: Scenario, trace: Trace, reference: Reference, oracle: Oracle, least: float
-    ) -> None:
+    def __init__(self, scenario: Scenario, trace: Trace, reference: Reference, least: float) -> None:
         self._scenario = scenario
         self._trace = trace
         self._reference = reference
-        self._oracle = oracle
         self._least = least  # a relative difference of logits below this is a near tie
         self._heads: dict[str, Drafter] = {}
 
@@ -100,13 +94,15 @@ class _Judge:
         if request not in self._heads:
             history = self._reference.known(self._reference.histories[request])
             hidden = self._reference.replay(request).hidden[: len(history) - 1]
-            self._heads[request] = Drafter(self._oracle, history, hidden)
+            self._heads[request] = Drafter(self._reference.oracle, history, hidden)
         return self._heads[request]
 
     def _first_wrong(self, proposal: Proposal, head: Drafter, how: Sampling) -> int | None:
         """The first draft that could not have been drawn after those before it; greedy if nothing is drawn."""
         seen = proposal.row.proposed
-        stray = next((j for j, t in enumerate(seen) if not 0 <= t < self._oracle.config.vocab_size), None)
+        stray = next(
+            (j for j, t in enumerate(seen) if not 0 <= t < self._reference.oracle.config.vocab_size), None
+        )
         known = seen[:stray]
         laws = transform_logits(
             head.after(len(proposal.tokens), len(known), along=known).logits,
@@ -119,7 +115,7 @@ class _Judge:
     def _is_tie(self, proposal: Proposal, head: Drafter, place: int) -> bool:
         """Whether rounding may have chosen the draft at ``place``, or the experts that it rests on."""
         seen = proposal.row.proposed[: place + 1]
-        if not 0 <= seen[-1] < self._oracle.config.vocab_size:
+        if not 0 <= seen[-1] < self._reference.oracle.config.vocab_size:
             return False
         fresh = head.after(len(proposal.tokens), len(seen), along=seen)
         logits = fresh.logits[place]
@@ -133,13 +129,15 @@ class _Judge:
     def _settled_tokens(self, request: str) -> int:
         """Tokens of a request before the first whose experts a near tie chose otherwise than in the oracle."""
         replay = self._reference.replay(request)
-        chosen: dict[int, Array] = {}
+        chosen: dict[int, list[Array]] = {}  # several where a preempted request was fed again
         for row in (row for step in self._trace.steps for row in step.rows):
             if row.request == request and row.routing is not None and not row.discarded:
                 start = row.num_computed - (row.prompt_tokens or row.accepted)
-                chosen |= {start + i: experts for i, experts in enumerate(row.routing)}
+                for i, experts in enumerate(row.routing):
+                    chosen.setdefault(start + i, []).append(experts)
         for place, layer in np.argwhere(replay.router_gap < self._least).tolist():
             # tokens of a prefix hit were routed in another request's row
-            if place not in chosen or set(chosen[place][layer]) != set(replay.routing[place, layer]):
+            seen = [set(experts[layer]) for experts in chosen.get(place, [])]
+            if not seen or any(experts != set(replay.routing[place, layer]) for experts in seen):
                 return int(place)
         return len(replay.logits)

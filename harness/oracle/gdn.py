@@ -74,16 +74,22 @@ def delta_rule(state: Array, q: Array, k: Array, v: Array, g: Array, beta: Array
     return state, (state @ q[:, :, None])[:, :, 0]
 
 
-def fold(
-    x: Array, layer: DeltaNet, memory: Memory, keep: Collection[int] = ()
-) -> tuple[Array, dict[int, Memory]]:
-    """Feeds T tokens into one linear layer.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What T tokens bring to the recurrence of one layer."""
 
-    x is [T, hidden], after the layer's input norm. Returns the output [T, hidden] and the memory after as
-    many of these tokens as ``keep`` says (0 to T), and always after T.
-    """
+    window: Array  # [W - 1 + T, D] raw inputs of the convolution, those before included
+    q: Array  # [T, HV, K], normed and scaled
+    k: Array  # [T, HV, K], normed
+    v: Array  # [T, HV, V]
+    g: Array  # [T, HV]
+    beta: Array  # [T, HV]
+
+
+def read(x: Array, layer: DeltaNet, history: Array) -> Inputs:
+    """The inputs of T tokens: x [T, hidden], after the layer's input norm; history [W - 1, D]."""
     tokens, heads, value_heads = len(x), layer.key_heads, len(layer.A_log)
-    window = np.concatenate([memory.conv, x @ layer.qkv.T])  # [W - 1 + T, D]
+    window = np.concatenate([history, x @ layer.qkv.T])
     mixed = convolve(window, layer.taps)
     key_width = (mixed.shape[1] - len(layer.z)) // 2
     q, k, v = np.split(mixed, [key_width, 2 * key_width], axis=1)
@@ -92,17 +98,32 @@ def fold(
         return np.repeat(l2_norm(keys.reshape(tokens, heads, -1)), value_heads // heads, axis=1)
 
     q, k = per_value_head(q), per_value_head(k)
-    q = q / np.sqrt(q.shape[-1])
-    v = v.reshape(tokens, value_heads, -1)  # [T, HV, V]
-    g = -np.exp(layer.A_log) * softplus(x @ layer.a.T + layer.dt_bias)  # [T, HV]
-    beta = sigmoid(x @ layer.b.T)  # [T, HV]
+    return Inputs(
+        window=window,
+        q=q / np.sqrt(q.shape[-1]),
+        k=k,
+        v=v.reshape(tokens, value_heads, -1),
+        g=-np.exp(layer.A_log) * softplus(x @ layer.a.T + layer.dt_bias),
+        beta=sigmoid(x @ layer.b.T),
+    )
 
-    state, output, history = memory.recurrent, np.empty_like(v), len(memory.conv)
+
+def fold(
+    x: Array, layer: DeltaNet, memory: Memory, keep: Collection[int] = ()
+) -> tuple[Array, dict[int, Memory]]:
+    """Feeds T tokens into one linear layer.
+
+    x is [T, hidden], after the layer's input norm. Returns the output [T, hidden] and the memory after as
+    many of these tokens as ``keep`` says (0 to T), and always after T.
+    """
+    tokens, history = len(x), len(memory.conv)
+    fed = read(x, layer, memory.conv)
+    state, output = memory.recurrent, np.empty_like(fed.v)
     kept = {0: memory} if 0 in keep or not tokens else {}
     for t in range(tokens):
-        state, output[t] = delta_rule(state, q[t], k[t], v[t], g[t], beta[t])
+        state, output[t] = delta_rule(state, fed.q[t], fed.k[t], fed.v[t], fed.g[t], fed.beta[t])
         if (after := t + 1) in keep or after == tokens:
-            kept[after] = Memory(conv=window[after : after + history].copy(), recurrent=state)
+            kept[after] = Memory(conv=fed.window[after : after + history].copy(), recurrent=state)
 
-    gated = rms_norm(output, layer.norm, layer.eps) * silu((x @ layer.z.T).reshape(v.shape))
+    gated = rms_norm(output, layer.norm, layer.eps) * silu((x @ layer.z.T).reshape(output.shape))
     return gated.reshape(tokens, -1) @ layer.out.T, kept
