@@ -130,12 +130,8 @@ def _parser() -> argparse.ArgumentParser:
     table = verbs.add_parser("upstream-table", help="what released engines do: release x scenario x suspect")
     table.add_argument("--issues", action="append", metavar="ISSUE", help="only this issue; may be repeated")
     table.add_argument("--out", type=Path, metavar="FILE", help="default: reports/baselines/upstream.md")
-    table.add_argument(
-        "--workers", type=int, default=1, metavar="N", help="processes that judge at a time (default 1)"
-    )
-    table.add_argument(
-        "--native", type=Path, metavar="RUN_DIR", help="compare with this run of the same table on a GPU"
-    )
+    table.add_argument("--workers", type=int, default=1, metavar="N", help="judge N entries at a time")
+    table.add_argument("--native", type=Path, metavar="RUN_DIR", help="compare with this run on a GPU")
     table.set_defaults(run=_upstream_table)
     for verb in (bisect, table):
         _add_releases(verb)
@@ -210,6 +206,7 @@ def _add_releases(parser: argparse.ArgumentParser) -> None:
         default="cpu",
         help="where kernels run (default cpu, interpreted)",
     )
+    add("--natural", action="store_true", help="natural runs are interpreted, too: minutes each")
     add("--seed", type=int, default=0, help="seed of everything random (default 0)")
     add(
         "--preset",

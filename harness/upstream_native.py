@@ -61,23 +61,28 @@ class Native:
                 if name in known:
                     yield Pair(suspect=suspect, release=release, scenario=name, cpu=known[name], gpu=gpu)
 
-    def compared(self, table: Table) -> str:
-        """The section about it: how many verdicts agree, which do not, and what the GPU judged alone."""
+    def compared(self, table: Table, command: str) -> str:
+        """The section about it: how many verdicts agree, which do not, and what the GPU judged alone.
+
+        ``command`` made ``table``, on a CPU.
+        """
         pairs = list(self.pairs(table))
         agreed = sum(pair.agrees for pair in pairs)
         lines = ["## Natively on a GPU", "", f"Made by `{self.command}` ({self.made_with}).", ""]
         lines += [
-            f"**{agreed} of {len(pairs)} verdicts agree** with those of the CPU, kinds of findings included.",
+            f"**{agreed} of {len(pairs)} verdicts agree**, kinds of findings included, with those of a CPU:",
+            f"`{command}`.",
             "",
-            "| suspect | release | cells | PASS | FAIL | agree |",
-            "| --- | --- | --- | --- | --- | --- |",
+            "| suspect | release | cells | PASS | FAIL | undecided | agree |",
+            "| --- | --- | --- | --- | --- | --- | --- |",
         ]
         for suspect, release in self.cells:
             mine = [pair for pair in pairs if (pair.suspect, pair.release) == (suspect, release)]
             verdicts = [pair.gpu.verdict for pair in mine]
+            passed, failed = (verdicts.count(verdict) for verdict in (Verdict.PASS, Verdict.FAIL))
             lines.append(
-                f"| {suspect} | {release} | {len(mine)} | {verdicts.count(Verdict.PASS)}"
-                f" | {verdicts.count(Verdict.FAIL)} | {sum(pair.agrees for pair in mine)} |"
+                f"| {suspect} | {release} | {len(mine)} | {passed} | {failed} | {len(mine) - passed - failed}"
+                f" | {sum(pair.agrees for pair in mine)} |"
             )
         for pair in (pair for pair in pairs if not pair.agrees):
             lines += ["", f"{pair.suspect}, {pair.release}, {pair.scenario}: the verdicts differ.", ""]

@@ -47,7 +47,7 @@ def table(args: argparse.Namespace) -> dict[str, Any]:
     releases = args.releases or list(RELEASES)
     folder = _model(args)
     scenarios = _scenarios(root, folder, args.issues, args)
-    setting = f"torch {version('torch')}, {_card(args.device)}seed {args.seed}"
+    setting = f"torch {version('torch')}, triton {version('triton')}, {_card(args.device)}seed {args.seed}"
     run_dir = _run_dir(args, root, "upstream-table", {**_setting(args, scenarios), "releases": releases})
     run_dir.run |= {"command": _command(args), "made_with": setting}
     native = None if args.native is None else Native.of(RunDir.resume(args.native))
@@ -58,7 +58,9 @@ def table(args: argparse.Namespace) -> dict[str, Any]:
     path = args.out or root / "reports" / "baselines" / "upstream.md"
     path.parent.mkdir(parents=True, exist_ok=True)
     text = markdown(made, _command(args), setting)
-    path.write_text(text if native is None else f"{text}\n{native.compared(made)}", encoding="utf-8")
+    path.write_text(
+        text if native is None else f"{text}\n{native.compared(made, _command(args))}", encoding="utf-8"
+    )
     decided, every = made.decided
     console.print(
         f"{decided} of {every} cells are PASS or FAIL; written to {path}", soft_wrap=True, highlight=False
@@ -155,10 +157,17 @@ class Asked:
     folder: Path  # of the model
     device: str
     cache: Path
+    natural: bool
 
 
 def _asked(args: argparse.Namespace, folder: Path) -> Asked:
-    return Asked(suspects=tuple(args.suspects), folder=folder, device=args.device, cache=_cache())
+    return Asked(
+        suspects=tuple(args.suspects),
+        folder=folder,
+        device=args.device,
+        cache=_cache(),
+        natural=args.natural,
+    )
 
 
 def _suspects(asked: Asked, tell: Tell) -> list[Suspect]:
@@ -171,7 +180,7 @@ def _suspects(asked: Asked, tell: Tell) -> list[Suspect]:
         return EngineSuspect(
             KERNELS[part],
             lambda release: open_target(f"{VLLM}=={release}", options)(part),
-            lambda scenario: left_out(f"{VLLM}==", asked.device, scenario),
+            lambda scenario: left_out(f"{VLLM}==", asked.device, scenario, natural=asked.natural),
             correct,
             judge(),
             tell,
@@ -219,6 +228,7 @@ def _setting(args: argparse.Namespace, scenarios: Sequence[Scenario]) -> dict[st
         "preset": args.preset,
         "device": args.device,
         "suspects": args.suspects,
+        "natural": args.natural,
         "scenarios": [scenario.name for scenario in scenarios],
     }
 
@@ -240,6 +250,6 @@ def _command(args: argparse.Namespace) -> str:
     words = ["specharness", "upstream-table"]
     for option in ("suspects", "releases", "issues", "scenario"):
         words += [word for name in getattr(args, option) or () for word in (f"--{option}", name)]
-    words += ["--preset", args.preset]
+    words += ["--preset", args.preset, *(["--natural"] if args.natural else [])]
     words += ["--device", args.device] if args.device != "cpu" else []
     return shlex.join(words)

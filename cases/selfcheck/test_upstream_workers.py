@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from harness.errors import EngineError
 from harness.rundir import RunDir
 from harness.scenario import Request, Scenario
 from harness.suspects import Cell, Suspect, Tell
+from harness.targets.registry import left_out
 from harness.upstream_native import Native
 from harness.upstream_table import Table, judge_releases
 from harness.upstream_workers import judge_ahead
@@ -90,6 +92,15 @@ def test_a_worker_that_dies_is_one_clear_error_and_loses_nothing_else(tmp_path: 
     assert run_dir.cell("conv", "0.3.0") is not None
 
 
+def test_natural_runs_are_interpreted_only_where_somebody_asks_for_them() -> None:
+    natural = Scenario(name="1 n", requests=SCENARIOS[0].requests)
+    assert "too long" in str(left_out("vllm==", "cpu", natural))
+    assert left_out("vllm==", "cpu", natural, natural=True) is None
+    assert left_out("vllm==", "cuda", natural) is None
+    padded = replace(natural, capture_sizes=(4,))
+    assert "metadata builder" in str(left_out("vllm==", "cpu", padded, natural=True)), "other reasons stay"
+
+
 PASS = Cell(verdict=Verdict.PASS, summary="")
 
 
@@ -117,17 +128,18 @@ def native_of(tmp_path: Path, cells: Mapping[str, Cell]) -> Native:
 
 def test_verdicts_that_agree_are_counted(tmp_path: Path) -> None:
     cells = {"1 a": PASS, "1 b": fail("state")}
-    text = native_of(tmp_path, cells).compared(table_of(cells))
+    text = native_of(tmp_path, cells).compared(table_of(cells), "specharness upstream-table")
     assert "Made by `specharness upstream-table --device cuda` (a card)." in text
     assert "**2 of 2 verdicts agree**" in text
-    assert "| conv | 0.1.0 | 2 | 1 | 1 | 2 |" in text
+    assert "with those of a CPU:\n`specharness upstream-table`." in text
+    assert "| conv | 0.1.0 | 2 | 1 | 1 | 0 | 2 |" in text
     assert "differ" not in text
     assert "alone" not in text
 
 
 @pytest.mark.parametrize("gpu", [PASS, fail("crash")])
 def test_a_verdict_or_a_kind_that_differs_is_shown_with_both_sides(tmp_path: Path, gpu: Cell) -> None:
-    text = native_of(tmp_path, {"1 a": gpu}).compared(table_of({"1 a": fail("state")}))
+    text = native_of(tmp_path, {"1 a": gpu}).compared(table_of({"1 a": fail("state")}), "c")
     assert "**0 of 1 verdicts agree**" in text
     assert "conv, 0.1.0, 1 a: the verdicts differ." in text
     assert "- CPU: **FAIL** state: step 2, r0 \\| state" in text
@@ -135,7 +147,7 @@ def test_a_verdict_or_a_kind_that_differs_is_shown_with_both_sides(tmp_path: Pat
 
 
 def test_what_the_gpu_judged_alone_agrees_with_nothing_and_is_listed(tmp_path: Path) -> None:
-    text = native_of(tmp_path, {"1 a": PASS, "1 c": fail("state")}).compared(table_of({"1 a": PASS}))
+    text = native_of(tmp_path, {"1 a": PASS, "1 c": fail("state")}).compared(table_of({"1 a": PASS}), "c")
     assert "**1 of 1 verdicts agree**" in text
     assert "1 more cells were judged on the GPU alone." in text
     assert "| conv | 0.1.0 | 1 c | **FAIL** state | step 2, r0 \\| state |" in text
