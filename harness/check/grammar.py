@@ -1,17 +1,24 @@
-"""The grammar, by a fresh matcher for every question: which drafts were kept, what was masked, what was committed."""
+"""The grammar, by a fresh matcher for every question: which drafts were kept, what was masked, what was committed.
+
+In the regime ``trim`` a row has the drafts that the grammar left, or fewer; in ``placeholder`` it has all of those that
+its places hold, and placeholders behind them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
+from harness.check.masks import Surroundings, Window, before_placeholder, name_mistake
 from harness.errors import Unsupported
 from harness.oracle.foreign import ForeignGrammar
-from harness.oracle.grammar import GrammarJudge, GrammarOracle, unpack
-from harness.scenario import Grammar, Scenario
-from harness.trace import Coordinate, RowTrace, Trace
+from harness.oracle.grammar import GrammarJudge, GrammarOracle, ReasoningJudge, Vocabulary
+from harness.scenario import Grammar, Regime, Request, Scenario
+from harness.trace import Coordinate, StepTrace, Trace
 from harness.verdict import Divergence, Evidence, Verdict
 
 Compile = Callable[[Grammar], GrammarJudge]
@@ -24,6 +31,11 @@ class GrammarBook:
         self._folder = folder
         self._judges: dict[Grammar, GrammarJudge] = {}
         self._foreign: dict[Grammar, GrammarJudge | None] = {}
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The model's tokens."""
+        return Vocabulary.read(self._folder)
 
     def __call__(self, grammar: Grammar) -> GrammarJudge:
         """The judge for a grammar; ScenarioError if it does not compile."""
@@ -41,33 +53,49 @@ class GrammarBook:
         return self._foreign[grammar]
 
 
+def judge_for(request: Request, judge_of: Callable[[Grammar], GrammarJudge | None]) -> GrammarJudge | None:
+    """Who judges a request's answers, reasoning included; ``None`` if nobody can, or it may say what it likes."""
+    judge = judge_of(request.grammar) if request.grammar else None
+    if judge is None or request.reasoning_end is None:
+        return judge
+    return ReasoningJudge(judge, request.reasoning_end)
+
+
 def check_grammar(scenario: Scenario, trace: Trace, judge_of: Compile) -> Evidence:
-    """Drafts kept, masks applied and tokens committed by every guided row."""
+    """Drafts kept, masks applied and tokens committed by every guided row. Rows that were discarded do not count."""
     found: list[Divergence] = []
-    compared = 0
-    answers: dict[str, list[int]] = {request.id: [] for request in scenario.requests}
+    compared = bare = 0
+    runs: dict[str, tuple[tuple[int, ...], ...]] = {request.id: () for request in scenario.requests}
+    drafts: dict[str, tuple[int, ...]] = {}
+    before: StepTrace | None = None
     for step in trace.steps:
-        for row in step.rows:
-            grammar = scenario.request(row.request).grammar
-            if grammar is None:
-                continue
-            judge, history = judge_of(grammar), answers[row.request]
-            faults = list(_faults(row, judge, history))
-            compared += 1
+        rows = [row for row in step.rows if not row.discarded]
+        judges = {row.request: judge_for(scenario.request(row.request), judge_of) for row in rows}
+        windows = {
+            row.request: Window(
+                row=row, judge=judge, runs=runs[row.request], last_drafts=drafts.get(row.request, ())
+            )
+            for row in rows
+            if (judge := judges[row.request])
+        }
+        compared += len(windows)
+        bare += sum(window.row.mask is None and window.row.logits is not None for window in windows.values())
+        for window in windows.values():
+            faults = _faults(window, scenario.regime, Surroundings(step=step, windows=windows, before=before))
             found += [
                 Divergence(
                     kind="grammar",
-                    at=Coordinate(step=step.index, request=row.request, tensor=what),
-                    message=message,
+                    at=Coordinate(step=step.index, request=window.row.request, tensor=fault.tensor),
+                    message=fault.message,
+                    cause=fault.cause,
+                    diagnosis=fault.diagnosis,
                 )
-                for what, message in faults
+                for fault in faults
             ]
-            history += row.committed
-    bare = sum(
-        row.mask is None and row.logits is not None and scenario.request(row.request).grammar is not None
-        for step in trace.steps
-        for row in step.rows
-    )
+        for row in rows:
+            runs[row.request] += (row.committed,) if row.committed else ()
+            drafts[row.request] = before_placeholder(row.kept)
+        before = step
     verdict = Verdict.FAIL if found else Verdict.INCONCLUSIVE if bare else Verdict.PASS
     summary = f"{compared} guided rows, {len(found)} break their grammar" if compared else "no guided request"
     summary += f"; {bare} rows had no mask to look at" if bare else ""
@@ -84,12 +112,12 @@ def check_foreign_grammar(scenario: Scenario, trace: Trace, book: GrammarBook) -
     disputed: list[str] = []
     compared = 0
     for request in scenario.requests:
-        judge = book.foreign(request.grammar) if request.grammar else None
-        if judge is None or request.grammar is None:
+        judge, foreign = judge_for(request, book), judge_for(request, book.foreign)
+        if judge is None or foreign is None:
             continue
         compared += 1
         answer = trace.completions[request.id].tokens
-        mine, theirs = book(request.grammar).legal_prefix(answer), judge.legal_prefix(answer)
+        mine, theirs = judge.legal_prefix(answer), foreign.legal_prefix(answer)
         if mine != theirs:
             disputed.append(
                 f"{request.id}: xgrammar takes {mine} of {len(answer)} tokens, llguidance {theirs}"
@@ -101,42 +129,80 @@ def check_foreign_grammar(scenario: Scenario, trace: Trace, book: GrammarBook) -
     return Evidence(check="foreign grammar", verdict=verdict, summary=summary, compared=compared)
 
 
-def _faults(row: RowTrace, judge: GrammarJudge, history: Sequence[int]) -> Iterator[tuple[str, str]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fault:
+    """Something that a row got wrong, and the mistake behind it."""
+
+    tensor: str
+    message: str
+    cause: str | None
+    diagnosis: str
+    position: int = 0  # of the first wrong mask row
+
+
+def _faults(window: Window, regime: Regime, around: Surroundings) -> Iterator[_Fault]:
     """What a guided row got wrong, given the answer before it. An answer that broke before is not judged again."""
-    if judge.legal_prefix(history) < len(history):
+    if not window.follows_its_grammar:
         return
-    position = judge.replay(history)
-    expected_kept = position.legal_prefix(row.proposed)
-    if row.proposed and row.grammar_kept != expected_kept:
-        yield (
-            "drafts",
-            f"{row.grammar_kept} of {len(row.proposed)} drafts kept, the grammar accepts {expected_kept}",
-        )
-    if row.mask is not None:
-        yield from _mask_faults(row, judge, history)
+    mask = next(_mask_faults(window, around), None)
+    for message, cause in _draft_faults(window, regime):
+        yield _fault("drafts", message, cause, mask)
+    if mask:
+        yield mask
+    row, position = window.row, window.judge.replay(window.history)
     legal = position.legal_prefix(row.committed)
     if legal < len(row.committed):
+        place = len(window.history) + legal
+        message = f"token {row.committed[legal]} is not legal after {place} tokens of the answer"
+        known = mask if mask and mask.position <= legal else None
+        yield _fault("committed", message, "illegal token committed", known)
+
+
+def _fault(tensor: str, message: str, cause: str, mask: _Fault | None) -> _Fault:
+    """A fault in a row; where its masks are wrong too, one mistake explains both."""
+    if mask:
+        return _Fault(tensor=tensor, message=message, cause=mask.cause, diagnosis=mask.diagnosis)
+    return _Fault(tensor=tensor, message=message, cause=cause, diagnosis=f"{cause}: {message}")
+
+
+def _draft_faults(window: Window, regime: Regime) -> Iterator[tuple[str, str]]:
+    """(message, cause) of drafts that are in the row, or not, against the grammar."""
+    row, position, known = window.row, window.judge.replay(window.history), window.drafts
+    expected = position.legal_prefix(row.proposed)
+    if row.proposed and row.grammar_kept != expected:
         yield (
-            "committed",
-            f"token {row.committed[legal]} is not legal after {len(history) + legal} tokens of the answer",
+            f"{row.grammar_kept} of {len(row.proposed)} drafts kept, the grammar accepts {expected}",
+            "refused draft kept" if (row.grammar_kept or 0) > expected else "legal draft trimmed",
         )
+    elif regime == "placeholder" and len(known) < min(expected, len(row.kept)):
+        yield (
+            f"a placeholder stands for draft {len(known)}, the grammar accepts {expected}",
+            "legal draft trimmed",
+        )
+    legal = position.legal_prefix(known)
+    if legal < len(known):
+        yield f"draft {legal} of the row, token {known[legal]}, is not legal", "refused draft kept"
+    if any(draft != -1 for draft in row.kept[len(known) :]):
+        yield f"the row has drafts behind its placeholder: {list(row.kept)}", "draft behind a placeholder"
 
 
-def _mask_faults(row: RowTrace, judge: GrammarJudge, history: Sequence[int]) -> Iterator[tuple[str, str]]:
+def _mask_faults(window: Window, around: Surroundings) -> Iterator[_Fault]:
     """Mask row i belongs to draft position i."""
-    assert row.mask is not None
-    for i in range(len(row.kept) + 1):
-        prefix = [*history, *row.kept[:i]]
-        if judge.legal_prefix(prefix) < len(prefix):
-            if row.kept[i - 1] >= 0:  # a refused draft may leave a placeholder, never itself
-                yield "drafts", f"draft {i - 1} of the row, token {row.kept[i - 1]}, is not legal"
-            return
-        allowed = judge.replay(prefix).allowed()
-        masked = unpack(row.mask[i], allowed.size)
-        if not np.array_equal(masked, allowed):
-            wrong = int(np.flatnonzero(masked != allowed)[0])
-            yield (
-                "mask",
-                f"mask row {i} {'allows' if masked[wrong] else 'forbids'} token {wrong}, the grammar does not agree",
+    if window.row.mask is None:
+        return
+    seen, expected = window.seen(), window.expected()
+    if all(mask is not None for mask in expected) and len(seen) != len(expected):
+        message = f"the row has {len(seen)} masks for {len(expected)} rows of logits"
+        yield _Fault(tensor="mask", message=message, cause="mask rows miscounted", diagnosis=message)
+    for i, (mask, right) in enumerate(zip(seen, expected, strict=False)):
+        if right is not None and not np.array_equal(mask, right):
+            wrong = int(np.flatnonzero(mask != right)[0])
+            does = "allows" if mask[wrong] else "forbids"
+            cause, words = name_mistake(window, around)
+            yield _Fault(
+                tensor="mask",
+                message=f"mask row {i} {does} token {wrong}, the grammar does not agree",
+                cause=cause,
+                diagnosis=words,
+                position=i,
             )
-            return

@@ -5,6 +5,8 @@ seen the committed tokens and nothing else.
 
 After the stop token the request is over. Its masks constrain nothing (upstream fills a terminated row with ones: the
 logits are computed and thrown away), yet no further token is legal: ``allowed`` is all true, ``legal_prefix`` is 0.
+
+A request that reasons first has a judge of its own, ``ReasoningJudge``: it takes any token up to and with the marker.
 """
 
 from __future__ import annotations
@@ -64,6 +66,21 @@ class Vocabulary:
             stop_ids=tuple(stop) if isinstance(stop, list) else (stop,),
         )
 
+    def text(self, tokens: Sequence[int]) -> bytes:
+        """What tokens say, as bytes: a letter may span tokens. Special tokens and strangers say nothing."""
+        spelled = (self.encoded[token] for token in tokens if 0 <= token < len(self.encoded))
+        return bytes(_BYTES[letter] for piece in spelled for letter in piece)
+
+
+def _byte_level_alphabet() -> dict[str, int]:
+    """Letter -> byte of the byte-level spelling: printable bytes stand for themselves, the others for U+0100 and on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTES = _byte_level_alphabet()
+
 
 class GrammarJudge(ABC):
     """What can be asked about one compiled grammar. Every answer begins at the beginning."""
@@ -77,6 +94,10 @@ class GrammarJudge(ABC):
     @abstractmethod
     def next_mask(self, history: Sequence[int]) -> Mask:
         """Tokens that may follow a legal, unfinished history: [vocab], True is allowed."""
+
+    def ended(self, history: Sequence[int]) -> bool:
+        """Whether a legal history holds the stop token."""
+        return bool(history) and history[-1] in self.vocabulary.stop_ids
 
     def replay(self, tokens: Sequence[int]) -> GrammarPosition:
         """The point after a legal history. Raises ScenarioError, naming the first illegal token, if it is not legal."""
@@ -96,7 +117,7 @@ class GrammarPosition:
     @property
     def terminated(self) -> bool:
         """The stop token has been committed."""
-        return bool(self.history) and self.history[-1] in self.judge.vocabulary.stop_ids
+        return self.judge.ended(self.history)
 
     def allowed(self) -> Mask:
         """Tokens that may come next: [vocab], True is allowed; all of them once terminated."""
@@ -107,6 +128,39 @@ class GrammarPosition:
     def legal_prefix(self, drafts: Sequence[int]) -> int:
         """How many of these drafts could be committed here; a placeholder of -1 is never legal."""
         return self.judge.legal_prefix((*self.history, *drafts)) - len(self.history)
+
+
+class ReasoningJudge(GrammarJudge):
+    """Any token of the vocabulary up to and with the first ``marker``, and then what ``ruling`` says of the rest."""
+
+    def __init__(self, ruling: GrammarJudge, marker: int) -> None:
+        self.vocabulary = ruling.vocabulary
+        self.ruling = ruling
+        self.marker = marker
+
+    def legal_prefix(self, tokens: Sequence[int]) -> int:
+        free, ruled = self._split(tokens)
+        stray = next((i for i, token in enumerate(free) if not 0 <= token < self.vocabulary.size), None)
+        if stray is not None:
+            return stray
+        return len(free) + (0 if ruled is None else self.ruling.legal_prefix(ruled))
+
+    def next_mask(self, history: Sequence[int]) -> Mask:
+        _, ruled = self._split(history)
+        return (
+            np.ones(self.vocabulary.size, dtype=np.bool_) if ruled is None else self.ruling.next_mask(ruled)
+        )
+
+    def ended(self, history: Sequence[int]) -> bool:
+        _, ruled = self._split(history)
+        return ruled is not None and self.ruling.ended(ruled)
+
+    def _split(self, tokens: Sequence[int]) -> tuple[Sequence[int], Sequence[int] | None]:
+        """The reasoning with its marker, and what lies behind it; ``None``: the reasoning goes on."""
+        if self.marker not in tokens:
+            return tokens, None
+        begin = tokens.index(self.marker) + 1
+        return tokens[:begin], tokens[begin:]
 
 
 class GrammarOracle(GrammarJudge):
