@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from harness.scenario import Request, Scenario
-from harness.trace import Coordinate, RowTrace, Trace
+from harness.trace import Coordinate, RowTrace, StepTrace, Trace
 from harness.verdict import Divergence, Evidence, Verdict
 
 
@@ -21,15 +22,20 @@ class Entry:
     step: int
     request: str
     row: RowTrace
-    start: int  # tokens in cache before the row
-    before: int  # prompt and answer before the row
-    tokens: int  # prompt and answer after it
+    history: tuple[int, ...]  # prompt and answer before the row
+    start: int  # how many of them are in cache
+    tokens: int  # prompt and answer after the row
     in_cache: int  # tokens that the caches should hold after it
     previous: int  # a of the request's previous step
     older: int  # a of the step before that one
     drafts: int  # drafts in the row of the previous step
     guided: int  # tokens that the matcher should have consumed
     fresh: bool  # the request had no memory before the row
+
+    @property
+    def before(self) -> int:
+        """Prompt and answer before the row."""
+        return len(self.history)
 
     @property
     def ends_prompt(self) -> bool:
@@ -71,20 +77,22 @@ class _Account:
 
     def enter(self, step: int, row: RowTrace) -> Entry:
         """The line of a row, and the request after it."""
-        fresh, before = self.fresh or row.resumed, self.tokens
+        fresh, history = self.fresh or row.resumed, (*self.request.prompt, *self.answer)
         if fresh:
             self._begin(row.cached)
         start, previous, older, drafts = self.in_cache, self.previous, self.older, self.drafts
         if not row.discarded:
             self.answer += row.committed
-            self.in_cache = min(start + row.prompt_tokens, before) if row.prompt_tokens else self.tokens - 1
+            self.in_cache = (
+                min(start + row.prompt_tokens, len(history)) if row.prompt_tokens else self.tokens - 1
+            )
             self.previous, self.older, self.drafts = max(row.accepted, 1), previous, len(row.kept)
         return Entry(
             step=step,
             request=row.request,
             row=row,
+            history=history,
             start=start,
-            before=before,
             tokens=self.tokens,
             in_cache=self.in_cache,
             previous=previous,
@@ -113,6 +121,13 @@ def entries(scenario: Scenario, trace: Trace) -> Iterator[Entry]:
             accounts[name].fresh = True
         for row in step.rows:
             yield accounts[row.request].enter(step.index, row)
+
+
+def lines_by_step(scenario: Scenario, trace: Trace) -> Iterator[tuple[StepTrace, list[Entry]]]:
+    """Every step, dummy ones too, with its lines in batch order."""
+    lines = entries(scenario, trace)
+    for step in trace.steps:
+        yield step, list(islice(lines, len(step.rows)))
 
 
 def check_ledger(scenario: Scenario, trace: Trace, vocab_size: int | None = None) -> Evidence:
