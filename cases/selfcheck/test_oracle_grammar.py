@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from harness.errors import ModelError, ScenarioError, Unsupported
 from harness.models.tiny import ensure
 from harness.oracle.foreign import ForeignGrammar
-from harness.oracle.grammar import GrammarOracle
+from harness.oracle.grammar import GrammarOracle, ReasoningJudge, Vocabulary
 
 PERSON = {
     "type": "object",
@@ -203,3 +203,33 @@ def test_stop_tokens_come_from_the_generation_config_first(folder: Path, tmp_pat
     (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(ModelError, match=r"no tokenizer\.json"):
         stop_ids(config=999)
+
+
+@pytest.mark.parametrize("text", ["plain text", 'tab\tand "naïve"\n', "😀 and 中文", "\x00\x7f\xad\xa0"])
+def test_tokens_say_their_bytes(folder: Path, tokenizer: Tokenizer, text: str) -> None:
+    vocabulary = Vocabulary.read(folder)
+    tokens = tokenizer.encode(text).ids
+    assert vocabulary.text(tokens) == text.encode()
+    silent = [tokenizer.token_to_id("<|im_start|>"), *vocabulary.stop_ids, -1, 1000, 10**6]
+    assert vocabulary.text([*silent, *tokens, *silent]) == text.encode()
+    assert len(vocabulary.text(range(256))) == 256
+
+
+@pytest.mark.parametrize("judge", [GrammarOracle, ForeignGrammar])
+def test_a_reasoning_is_free_up_to_its_marker(
+    folder: Path, tokenizer: Tokenizer, judge: type[GrammarOracle]
+) -> None:
+    ruling = judge.compile(folder, "regex", "ab+")
+    a, b, x = (tokenizer.encode(letter).ids[0] for letter in "abx")
+    marker, stop = tokenizer.token_to_id("<|im_start|>"), ruling.vocabulary.stop_ids[0]
+    reasoning = ReasoningJudge(ruling, marker)
+    for thought in ([], [x, x], [stop, b]):
+        thinking = reasoning.replay(thought)
+        assert thinking.allowed().all()
+        assert not thinking.terminated
+        assert thinking.legal_prefix([x, marker, a, b, x]) == 4
+        assert thinking.legal_prefix([x, -1, marker]) == thinking.legal_prefix([x, 1024]) == 1
+        answered = reasoning.replay([*thought, marker, a, b])
+        assert (answered.allowed() == ruling.replay([a, b]).allowed()).all()
+        assert answered.legal_prefix([marker]) == 0
+        assert reasoning.replay([*thought, marker, a, b, stop]).terminated
