@@ -5,15 +5,29 @@ Nothing here knows which fault, if any, was injected.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from harness.check.columns import read_columns
+from harness.check.counts import whose_count
+from harness.check.crash import cause_of_crash
 from harness.check.distance import relative_rms
-from harness.check.hypotheses import REACH, Hypothesis, Scene, hypotheses
+from harness.check.gauge import Gauges
+from harness.check.hypotheses import Hypothesis, Scene, hypotheses
+from harness.check.logits import cause_of_logits
+from harness.check.poison import unwritten
 from harness.check.reference import Reference
+from harness.oracle.model import State
 from harness.trace import Array, Coordinate, LayerState, RowTrace, Trace
+from harness.verdict import Divergence
+
+AGES = ("lags", "leads", "zero", "stale snapshot", "row cut short")
+"""Classes that say how old a state is."""
+AS_GOOD = 1.05
+"""Of hypotheses whose residuals differ by less than this factor, the simplest counts."""
+SMALL = 1e-2
+"""Relative RMS up to which an error may be one of precision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +36,23 @@ class Diagnosis:
 
     cause: str | None
     words: str
+
+
+def name_it(first: Divergence, trace: Trace, reference: Reference, gauges: Gauges) -> Divergence:
+    """The first divergence of a run with its cause, where its check has not said one."""
+    found: Diagnosis | tuple[str, str] | None = None
+    if first.cause is not None:
+        return first
+    if first.kind == "state" and first.threshold is not None:
+        found = diagnose(trace, reference, first.at, first.threshold)
+    elif first.kind == "logits":
+        found = cause_of_logits(trace, reference, first.at, float(gauges.logits.thresholds[0]))
+    elif first.kind == "crash" and trace.crash is not None:
+        found = cause_of_crash(trace.crash)
+    if found is None:
+        return first
+    cause, words = found if isinstance(found, tuple) else (found.cause, found.words)
+    return replace(first, cause=cause, diagnosis=words)
 
 
 def diagnose(trace: Trace, reference: Reference, at: Coordinate, threshold: float) -> Diagnosis | None:
@@ -34,66 +65,70 @@ def diagnose(trace: Trace, reference: Reference, at: Coordinate, threshold: floa
     if not np.isfinite(seen).all():
         words = f"{np.count_nonzero(~np.isfinite(seen))} of {seen.size} numbers are NaN or infinite"
         return Diagnosis(cause="not finite", words=words)
+    if (value := float(seen.flat[0])) and (seen == value).all():
+        place = unwritten(value)
+        slot = "" if place is None else f", the first content of slot {place}"
+        words = f"all numbers are {value:g}{slot}: memory that nobody wrote"
+        return Diagnosis(cause="unwritten memory", words=words)
     scene = Scene(trace=trace, reference=reference, step=at.step, row=row)
-    ranked = sorted(
-        ((_residual(seen, _pick(h, at.tensor, layer)), i, h) for i, h in enumerate(hypotheses(scene))),
-        key=lambda entry: entry[:2],
-    )
-    residual, _, best = ranked[0]
+    ranked = [(_residual(seen, _pick(h, at.tensor, layer)), h) for h in hypotheses(scene)]
+    least = min(residual for residual, _ in ranked)
+    residual, best = next(entry for entry in ranked if entry[0] <= least * AS_GOOD)
     if residual > threshold:
-        mixture = _mixture(trace, reference, row, at, threshold) if at.tensor == "conv" else None
-        words = f"no known mistake fits; nearest: {best.words} (residual {residual:.2g})"
-        return mixture or Diagnosis(cause=None, words=words)
-    other = next((e for e in ranked[1:] if e[2].cause != best.cause), None)
-    beside = f"; next best: {other[2].words} ({other[0]:.2g})" if other else ""
-    return Diagnosis(cause=best.cause, words=f"{best.words} (residual {residual:.2g}{beside})")
-
-
-def _mixture(
-    trace: Trace, reference: Reference, row: RowTrace, at: Coordinate, threshold: float
-) -> Diagnosis | None:
-    """A convolution history whose columns are inputs of several requests' tokens: which column holds whose."""
-    assert row.state is not None
-    layer = trace.linear_layers.index(at.layer)
-    library = {
-        f"{name}[{index}]": column
-        for name in sorted(
-            {other.request for step in trace.steps if step.index == at.step for other in step.rows}
+        return _otherwise(scene, at, layer, seen, threshold) or Diagnosis(
+            cause=None, words=f"no known mistake fits; nearest: {best.words} (residual {residual:.2g})"
         )
-        for index, column in _inputs(trace, reference, name, at.step, layer)
-    }
-    columns = row.state.conv[layer]  # [W - 1, D]
-    count, width = row.state.tokens_included, len(columns)
-    expected = [f"{row.request}[{index}]" for index in range(count - width, count)]
-    held = []
-    for column, right in zip(columns, expected, strict=True):
-        # equal tokens have equal inputs in the first layer: of several that fit, the right one is meant
-        residual, _, name = min((_residual(column, c), n != right, n) for n, c in library.items())
-        if residual > threshold:
-            return None
-        held.append(name)
-    words = (
-        f"tokens of several rows are mixed: the columns hold {' '.join(held)}, expected {' '.join(expected)}"
+    other = min(
+        (entry for entry in ranked if entry[1].cause != best.cause), key=lambda entry: entry[0], default=None
     )
-    return Diagnosis(cause="rows mixed", words=words)
+    beside = f"; next best: {other[1].words} ({other[0]:.2g})" if other else ""
+    cause, words = _refined(scene, at, layer, best)
+    return Diagnosis(cause=cause, words=f"{words} (residual {residual:.2g}{beside})")
 
 
-def _inputs(
-    trace: Trace, reference: Reference, request: str, step: int, layer: int
-) -> Iterator[tuple[int, Array]]:
-    """(place in the request's tokens, convolution input ``[D]``) of its last tokens up to a step, drafts included."""
-    row = _row(trace, Coordinate(step=step, request=request))
-    if row is None:
-        return
-    count = row.num_computed
-    states = reference.replay(request, also=range(max(count - REACH, 0), count + 1)).states
-    for index in range(max(count - REACH, 0), count):
-        yield index, states[index + 1].conv[layer][-1]
-    rejected = reference.known(row.kept[row.accepted - 1 :]) if row.accepted and not row.prompt_tokens else ()
-    if rejected:
-        fork = reference.fork(request, count, rejected).states
-        for j in range(1, len(rejected) + 1):
-            yield count + j - 1, fork[count + j].conv[layer][-1]
+def _refined(scene: Scene, at: Coordinate, layer: int, best: Hypothesis) -> tuple[str, str]:
+    """What the rest of the state, or of the step, adds to the best explanation of one tensor."""
+    if best.cause in AGES:
+        state = scene.row.state
+        assert state is not None
+        other = "recurrent" if at.tensor == "conv" else "conv"
+        names = {"conv": "convolution", "recurrent": "recurrence"}
+        if _nearer(state, scene, best, other, layer):
+            words = f"{best.words} in the {names[at.tensor]}, and the {names[other]} is right"
+            return "convolution and recurrence disagree", words
+        if layer and all(_nearer(state, scene, best, tensor, layer - 1) for tensor in names):
+            return "layers disagree", f"{best.words} in layer {at.layer}, and the layer before is right"
+    if best.used is not None and (whose := whose_count(scene, best.used)):
+        return whose[0], f"{best.words}: {whose[1]}"
+    return best.cause, best.words
+
+
+def _nearer(state: LayerState, scene: Scene, best: Hypothesis, tensor: str, layer: int) -> bool:
+    """Whether a tensor is nearer to the right one than to a hypothesis."""
+    seen = _pick(state, tensor, layer)
+    return _residual(seen, _pick(scene.live, tensor, layer)) < _residual(seen, _pick(best, tensor, layer))
+
+
+def _otherwise(scene: Scene, at: Coordinate, layer: int, seen: Array, threshold: float) -> Diagnosis | None:
+    """What can be said of a tensor that no hypothesis explains."""
+    if at.tensor == "conv" and (read := read_columns(scene, layer, seen, threshold)):
+        return Diagnosis(cause=read[0], words=read[1])
+    live = _pick(scene.live, at.tensor, layer)
+    error = np.abs(seen - live)
+    size = float(np.sqrt(np.mean(np.square(error))))
+    whole = float(np.sqrt(np.mean(np.square(live))))
+    if size < SMALL * whole and np.mean(error > size / 10) > 0.5:
+        words = f"nearly right everywhere: off by {size / whole:.2g} of its size, as with less precision"
+        return Diagnosis(cause="rounded", words=words)
+    if layer:
+        before = at.layer - 1
+        what = (
+            f"linear layer {before}" if before in scene.trace.linear_layers else f"attention layer {before}"
+        )
+        words = f"the states of all layers before are right: what {what} put out is not, or was read wrongly"
+        cause = "wrong inputs" if before in scene.trace.linear_layers else "attention"
+        return Diagnosis(cause=cause, words=words)
+    return None
 
 
 def _row(trace: Trace, at: Coordinate) -> RowTrace | None:
@@ -103,7 +138,7 @@ def _row(trace: Trace, at: Coordinate) -> RowTrace | None:
     return next(rows, None)
 
 
-def _pick(state: Hypothesis | LayerState, tensor: str, layer: int) -> Array:
+def _pick(state: Hypothesis | LayerState | State, tensor: str, layer: int) -> Array:
     picked: Array = state.conv[layer] if tensor == "conv" else state.recurrent[layer]
     return picked
 

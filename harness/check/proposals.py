@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.oracle.attention import KeyValues
+from harness.oracle.attention import KeyValues, forget
 from harness.oracle.mtp import Drafter
 from harness.scenario import Scenario
 from harness.trace import RowTrace, Trace
@@ -108,11 +108,11 @@ def _of_other_memory(proposal: Proposal, head: Drafter | None, seen: Drafts) -> 
         )
     for row in proposal.earlier:
         start = row.num_computed - (row.prompt_tokens or row.accepted)
-        if fits(_blank(right, max(start - 1, 0), row.num_computed)):
+        if fits(forget(right, first=max(start - 1, 0), end=row.num_computed)):
             yield "drafter cache stale", f"the head's cache lacks tokens {start} to {row.num_computed - 1}"
-        if row.cached and fits(_blank(right, 0, row.cached)):
+        if row.cached and fits(forget(right, first=0, end=row.cached)):
             yield "drafter cache stale", f"the head's cache lacks the {row.cached} tokens of a prefix hit"
-    if fits(_blank(right, 0, count)):
+    if fits(forget(right, first=0, end=count)):
         yield "drafter cache stale", "the head's cache is empty"
 
 
@@ -127,10 +127,3 @@ def _written_ahead(proposal: Proposal, head: Drafter, right: KeyValues) -> KeyVa
         keys=np.concatenate([right.keys[: count - 1], drafted.keys[count - 1 :], right.keys])[:end],
         values=np.concatenate([right.values[: count - 1], drafted.values[count - 1 :], right.values])[:end],
     )
-
-
-def _blank(memory: KeyValues, start: int, end: int) -> KeyValues:
-    """A cache that was never written from ``start`` to ``end``."""
-    keys, values = memory.keys.copy(), memory.values.copy()
-    keys[start:end], values[start:end] = 0.0, 0.0
-    return KeyValues(keys=keys, values=values)

@@ -39,6 +39,13 @@ def blank(layer: Attention) -> KeyValues:
     return KeyValues(keys=nothing, values=nothing)
 
 
+def forget(past: KeyValues, *, first: int, end: int) -> KeyValues:
+    """``past`` as if the tokens from ``first`` to before ``end`` had never been written: zeros in their place."""
+    keys, values = past.keys.copy(), past.values.copy()
+    keys[first:end], values[first:end] = 0.0, 0.0
+    return KeyValues(keys=keys, values=values)
+
+
 def rotate(x: Array, start: int, layer: Attention) -> Array:
     """Rotary embedding on the first ``rotary_dim`` of each head, paired by halves. x [T, heads, head_dim]."""
     half = layer.rotary_dim // 2

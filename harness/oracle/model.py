@@ -9,7 +9,7 @@ A fold goes forwards only. Whoever needs to know what would have happened takes 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -156,6 +156,11 @@ class Fold:
                 memory.append(Memory(conv=conv.copy(), recurrent=recurrent.copy()))
             else:
                 memory.append(old)
+        return Fold(self._weights, memory, count=self.count)
+
+    def with_attention(self, change: Callable[[KeyValues], KeyValues]) -> Fold:
+        """A fold at the same point whose attention layers remember what ``change`` makes of their keys and values."""
+        memory = [old if isinstance(old, Memory) else change(old) for old in self._memory]
         return Fold(self._weights, memory, count=self.count)
 
     def copy(self) -> Fold:

@@ -1,0 +1,91 @@
+"""Whose accepted count it was: a row that started from another column than a - 1 took its count from somewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from harness.check.distance import relative_rms
+from harness.check.hypotheses import Scene
+from harness.check.reference import start_of
+from harness.trace import RowTrace
+
+FITS = 1e-4
+"""Relative RMS up to which a state is that of a count: float32 is far below, a lost token far above."""
+
+
+def whose_count(scene: Scene, used: int) -> tuple[str, str] | None:
+    """A more particular class for a row that started as if its step before had committed ``used`` tokens, and why."""
+    a, said = scene.accepted_before, scene.row.previous_accepted
+    older = [max(row.accepted, 1) for row in scene.before[:-1]]
+    if said != a:
+        if said in older:
+            return (
+                "accepted count one step old",
+                f"its step before committed {a}, and it still counted {said}",
+            )
+        others = [row.request for row in scene.beside if _committed_before(scene, row) == said]
+        if others:
+            return (
+                "accepted count of another row",
+                f"its step before committed {a}, and it counted the {said} of {others[0]}",
+            )
+        return None
+    if used == 1:
+        return None  # column 0, where every row without a count reads
+    return _of_which_rows(scene)
+
+
+def _of_which_rows(scene: Scene) -> tuple[str, str] | None:
+    """Which other count explains the state of every verify row of the step; of one row that says nothing."""
+    rows = [row for row in scene.beside if not row.prompt_tokens and row.state is not None]
+    counts = [_committed_before(scene, row) for row in rows]
+    fitting = [set(_fitting(scene, row)) for row in rows]
+    if len(rows) < 2:
+        return None
+    for whose, used in (
+        ("of the row before", [counts[0], *counts[:-1]]),
+        ("of the row behind", [*counts[1:], counts[-1]]),
+        ("of the row at its place from the end", counts[::-1]),
+        ("of their own step before", [_committed_before(scene, row, steps=2) for row in rows]),
+    ):
+        if used != counts and all(u in fits for u, fits in zip(used, fitting, strict=True)):
+            cause = "accepted count one step old" if "own" in whose else "accepted count of another row"
+            return cause, f"every verify row of the step used the count {whose}"
+    return None
+
+
+def _fitting(scene: Scene, row: RowTrace) -> Iterator[int]:
+    """The accepted counts that a row's state may come from, by the first linear layer."""
+    before = _row_before(scene, row)
+    if scene.first is None or before is None or row.state is None:
+        return
+    a, start = max(before.accepted, 1), start_of(row)
+    history = scene.reference.known(scene.reference.histories[row.request])
+    fed, refused = history[start : row.num_computed], scene.rejected_by(before)
+    for used in range(1, a + len(refused) + 1):
+        age = start - max(a - used, 0)
+        state = scene.reference.replay(row.request, also=[age]).states.get(age)
+        if state is None:
+            continue
+        tokens = [*refused[: max(used - a, 0)], *fed]
+        _, recurrent = scene.first.after(tokens, state.conv[0], state.recurrent[0])
+        if relative_rms(row.state.recurrent[0], recurrent, (0, 1, 2)) < FITS:
+            yield used
+
+
+def _committed_before(scene: Scene, row: RowTrace, steps: int = 1) -> int:
+    before = _row_before(scene, row, steps)
+    return max(before.accepted, 1) if before else 1
+
+
+def _row_before(scene: Scene, row: RowTrace, steps: int = 1) -> RowTrace | None:
+    """The request's row of so many of its steps before this one."""
+    rows = (
+        other
+        for step in reversed(scene.trace.steps)
+        if step.index < scene.step
+        for other in step.rows
+        if other.request == row.request and not other.discarded
+    )
+    return next(islice(rows, steps - 1, None), None)
