@@ -159,14 +159,16 @@ def off(law: Array, logits: Array) -> float:
 class Forgetful(MTPDrafter):
     """A fault: the head reads the newest token only, so accepted drafts keep the keys it had guessed ahead."""
 
-    def propose(self, rows: Sequence[Committed]) -> dict[str, tuple[list[int], torch.Tensor | None]]:
+    def propose(
+        self, rows: Sequence[Committed], draft_length: int
+    ) -> dict[str, tuple[list[int], torch.Tensor | None]]:
         newest = [
             replace(row, start=row.start + len(row.hidden) - 1, hidden=row.hidden[-1:])
             if row.start >= len(row.request.prompt)
             else row
             for row in rows
         ]
-        return super().propose(newest)
+        return super().propose(newest, draft_length)
 
 
 def errors_of_laws(folder: Path, oracle: Oracle, drafter: type[MTPDrafter]) -> tuple[list[float], int]:
@@ -176,7 +178,7 @@ def errors_of_laws(folder: Path, oracle: Oracle, drafter: type[MTPDrafter]) -> t
     model, head = loader.model(*parts), loader.head(*parts)
     engine = Engine(model, head, Grammars(loader.vocabulary), config, POLICY)
     assert head is not None
-    engine._drafter = drafter(model, head, config)
+    engine._drafting._head = drafter(model, head, config, POLICY)
     for i, request in enumerate(Lab(folder, FIXTURES).mixed_requests(4, max_tokens=20)):
         sampling = SamplingParams(temperature=1.0, seed=i)
         engine.add(EngineRequest(id=request.id, prompt=request.prompt, max_tokens=20, sampling=sampling))

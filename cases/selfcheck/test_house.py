@@ -37,7 +37,8 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "engine": ({"errors", "models"}, {"torch", "triton", "xgrammar"}),
     "targets": (WORDS, ANY),
     "targets.registry": ({*WORDS, "targets", "targets.embedded", "targets.upstream"}, ANY),
-    "targets.embedded": ({*WORDS, "targets", "engine", "models"}, ANY),
+    "targets.embedded": ({*WORDS, "targets", "targets.embedded_run", "engine", "models"}, ANY),
+    "targets.embedded_run": ({*WORDS, "targets.embedded", "engine"}, ANY),
     "targets.contract": ({*WORDS, "targets", "engine"}, ANY),  # a user's kernel plugs into our engine
     "targets.user_kernel": ({*WORDS, "targets", "engine"}, ANY),
     "targets.upstream": (

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from harness.engine.packed import PackedTokens
+from harness.engine.policy import Policy
 from harness.models.checkpoint import ModelConfig
 
 
@@ -34,11 +35,12 @@ class KVCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionLayer:
-    """One layer and its cache."""
+    """One layer, its cache, and the decisions it runs with."""
 
     config: ModelConfig
     weights: AttentionWeights
     cache: KVCache
+    policy: Policy
 
     def __call__(self, x: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
         """x ``[N, hidden]`` -> ``[N, hidden]``; writes the tokens' keys and values first."""
@@ -57,20 +59,22 @@ class AttentionLayer:
         """Each row against its own blocks; rows padded to the longest. ``[N, heads, head_dim]``."""
         c = self.config
         lengths = tokens.query_start_loc.diff().long()  # [B]
+        longest = self.policy.longest_row(lengths)
+        if not longest:
+            return torch.zeros_like(query)
         rows = torch.repeat_interleave(torch.arange(lengths.numel(), device=query.device), lengths)  # [N]
         columns = torch.arange(rows.numel(), device=query.device) - tokens.query_start_loc[rows]
-        padded = query.new_zeros(
-            lengths.numel(), int(lengths.max()), *query.shape[1:]
-        )  # [B, Q, heads, head_dim]
+        padded = query.new_zeros(lengths.numel(), longest, *query.shape[1:])  # [B, Q, heads, head_dim]
         padded[rows, columns] = query[: rows.numel()]
         context = int((tokens.context_lens + lengths).max())
         blocks = tokens.block_table[:, : -(-context // self.cache.block_size)]
         offsets = torch.arange(self.cache.block_size, device=query.device)
         places = (blocks[:, :, None] * self.cache.block_size + offsets).flatten(1)[:, :context]  # [B, T]
         position = tokens.context_lens[:, None] + torch.arange(padded.shape[1], device=query.device)  # [B, Q]
-        visible = torch.arange(context, device=query.device) <= position[:, :, None]  # [B, Q, T]
+        positions = torch.arange(context, device=query.device)
+        visible = self.policy.visible(positions, position, lengths)  # [B, Q, T]
         # What lies behind a row's tokens is another request's past, and 0 * NaN is NaN.
-        behind = torch.arange(context, device=query.device) >= (tokens.context_lens + lengths)[:, None]
+        behind = positions >= (tokens.context_lens + lengths)[:, None]
         keys, values = (
             kept[places].masked_fill(behind[:, :, None, None], 0)
             for kept in (self.cache.keys, self.cache.values)

@@ -1,21 +1,21 @@
 """How the linear layers split a step's rows in two, and how a captured graph would pad them.
 
 Speculative rows read their state at a - 1 and leave one state per token; the others (pieces of a prompt, or whatever
-the policy sends there) read and write column 0. Padding repeats what a captured graph replays: zero-length rows on
-the null slot, with an accepted count of 1.
+the policy sends there) read and write column 0. Padding repeats what a captured graph replays: its padded tokens form
+rows of their own on the null slot, k + 1 tokens at most, with an accepted count of 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from harness.engine.config import NULL_SLOT, EngineConfig
 from harness.engine.packed import PackedTokens, boundaries, pack
+from harness.engine.plan import ScheduledRow
 from harness.engine.policy import Policy
-from harness.engine.scheduler import ScheduledRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +36,7 @@ class PlainRows:
     slots: torch.Tensor  # [R, k + 1]
     has_initial_state: torch.Tensor  # [R] bool
     has_prompt: bool
-
-    @property
-    def state_indices(self) -> torch.Tensor:
-        """Column 0, ``[R]``: a strided view, as of a real block table."""
-        return self.slots[:, 0]
+    state_indices: torch.Tensor  # [R], column 0 of the slots: a strided view, as of a real block table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +57,7 @@ class BatchBuilder:
     def __init__(self, config: EngineConfig, policy: Policy) -> None:
         self._config = config
         self._policy = policy
+        self._first_k: int | None = None
         largest = max(config.capture_sizes, default=0)
         rows = policy.row_buffer(config.max_num_seqs, config.k, largest)
         tokens = policy.token_buffer(config.max_num_seqs, config.k, largest)
@@ -70,66 +67,114 @@ class BatchBuilder:
         self._num_accepted = torch.ones(rows, dtype=torch.int32, device=device)
         self._token_mask = torch.zeros(tokens, dtype=torch.bool, device=device)
 
-    def build(self, rows: Sequence[ScheduledRow]) -> Batch:
-        """The tensors of one step; torch's own error where the policy's sizes do not fit."""
-        is_spec = [self._policy.is_speculative(len(row.drafts), row.in_prompt) for row in rows]
+    def build(self, rows: Sequence[ScheduledRow], draft_length: int | None = None) -> Batch:
+        """The tensors of one step; torch's own error where the policy's sizes do not fit.
+
+        ``draft_length`` is the k of this step, at most the engine's.
+        """
+        if self._first_k is None:
+            self._first_k = self._config.k if draft_length is None else draft_length
+        is_spec = [self._policy.is_speculative(row, rows, self._config.k) for row in rows]
         spec_rows = [row for row, spec in zip(rows, is_spec, strict=True) if spec]
         plain_rows = [row for row, spec in zip(rows, is_spec, strict=True) if not spec]
+        self._policy.check_mix(spec_rows, plain_rows)
         num_tokens, spec_tokens = _count(rows), _count(spec_rows)
         captured = self._config.capture_size(num_tokens) if not plain_rows else None
         counted = self._policy.count_spec_tokens(spec_tokens, len(spec_rows), self._config.k, num_tokens)
         padded_tokens = captured - num_tokens if captured else 0
         token_mask = self._bool(is_spec).repeat_interleave(self._int([len(row.input_ids) for row in rows]))
-        spec = self._spec(spec_rows, token_mask) if spec_rows else None
+        table = self._int([row.request.slots for row in rows])  # [B, k + 1]
+        spec = self._spec(spec_rows, table, self._bool(is_spec), token_mask) if spec_rows else None
         if spec and captured:
-            spec = self._captured(spec, captured)
+            spec = self._captured(spec, captured, self._policy.padded_slots)
         return Batch(
             tokens=pack(
-                [row.request for row in rows],
+                [row.request.blocks for row in rows],
                 [row.input_ids for row in rows],
                 [row.start for row in rows],
                 self._config,
                 padded_tokens,
             ),
             spec=spec,
-            plain=self._plain(plain_rows) if plain_rows else None,
+            plain=self._plain(plain_rows, table[~self._bool(is_spec)]) if plain_rows else None,
             num_actual_tokens=captured or counted + num_tokens - spec_tokens,
             padded_rows=spec.num_accepted_tokens.numel() - len(spec_rows) if spec else 0,
             padded_tokens=padded_tokens,
         )
 
-    def _spec(self, rows: Sequence[ScheduledRow], token_mask: torch.Tensor) -> SpecRows:
+    def dummy(self) -> Batch:
+        """A step without requests, as long as a full row: what an idle rank runs (vllm #35243)."""
+        num_tokens = self._config.capture_size(self._config.k + 1) or self._config.k + 1
+        none = torch.zeros(1, dtype=torch.int32, device=self._config.device)
+        empty = SpecRows(
+            query_start_loc=none,
+            state_indices=none[:0, None].expand(0, self._config.k + 1),
+            num_accepted_tokens=none[:0],
+            token_mask=self._bool([]),
+        )
+        spec = self._captured(empty, num_tokens, self._policy.dummy_slots)
+        return Batch(
+            tokens=pack([], [], [], self._config, num_tokens),
+            spec=spec,
+            num_actual_tokens=num_tokens,
+            padded_rows=spec.num_accepted_tokens.numel(),
+            padded_tokens=num_tokens,
+        )
+
+    def _spec(
+        self,
+        rows: Sequence[ScheduledRow],
+        table: torch.Tensor,
+        is_spec: torch.Tensor,
+        token_mask: torch.Tensor,
+    ) -> SpecRows:
+        lengths = [len(row.input_ids) for row in rows]
+        accepted = [row.request.num_accepted for row in rows]
+        self._policy.check_accepted(accepted, lengths)
+        columns = self._policy.table_columns(self._first_k or 0, self._config.k)
         return SpecRows(
-            query_start_loc=boundaries([len(row.input_ids) for row in rows], self._config.device),
-            state_indices=self._int([row.request.slots for row in rows]),
-            num_accepted_tokens=self._int([row.request.num_accepted for row in rows]),
+            query_start_loc=boundaries(lengths, self._config.device),
+            state_indices=self._policy.spec_table(table, is_spec)[:, :columns],
+            num_accepted_tokens=self._int(accepted),
             token_mask=token_mask,
         )
 
-    def _captured(self, spec: SpecRows, captured: int) -> SpecRows:
+    def _captured(
+        self, spec: SpecRows, captured: int, slots: Callable[[torch.Tensor], torch.Tensor]
+    ) -> SpecRows:
         """The same rows in the persistent tensors of a graph that was captured for ``captured`` tokens."""
-        rows = self._policy.captured_rows(captured, self._config.max_num_seqs, self._config.k)
+        k, real = self._config.k, spec.num_accepted_tokens.numel()
+        rows = self._policy.captured_rows(captured, self._config.max_num_seqs, k)
+        self._policy.check_capture(captured, rows, self._config.num_slots, k)
         end = int(spec.query_start_loc[-1])
+        bounds = _into(self._query_start_loc, spec.query_start_loc, rows + 1, fill=captured)
+        padding = torch.arange(1, rows - real + 1, device=bounds.device) * (k + 1) + end
+        bounds[real + 1 :] = padding.clamp(max=captured)
+        indexed = self._policy.index_rows(rows, real)
+        stale = self._state_indices[real:indexed].clone()
+        table = _into(self._state_indices, spec.state_indices, indexed, fill=NULL_SLOT)
+        table[real:] = slots(stale)
         return SpecRows(
-            query_start_loc=_into(self._query_start_loc, spec.query_start_loc, rows + 1, fill=end),
-            state_indices=_into(self._state_indices, spec.state_indices, rows, fill=NULL_SLOT),
+            query_start_loc=bounds,
+            state_indices=table,
             num_accepted_tokens=_into(self._num_accepted, spec.num_accepted_tokens, rows, fill=1),
             token_mask=_into(self._token_mask, spec.token_mask, captured, fill=True),
         )
 
-    def _plain(self, rows: Sequence[ScheduledRow]) -> PlainRows:
+    def _plain(self, rows: Sequence[ScheduledRow], table: torch.Tensor) -> PlainRows:
         return PlainRows(
             query_start_loc=boundaries([len(row.input_ids) for row in rows], self._config.device),
-            slots=self._int([row.request.slots for row in rows]),
-            has_initial_state=self._bool([row.start > 0 for row in rows]),
+            slots=table,
+            has_initial_state=self._bool([self._policy.has_initial_state(row) for row in rows]),
             has_prompt=any(row.in_prompt for row in rows),
+            state_indices=self._policy.prefill_indices(table),
         )
 
     def _int(self, values: object) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int32, device=self._config.device)
 
     def _bool(self, values: list[bool]) -> torch.Tensor:
-        return torch.tensor(values, device=self._config.device)
+        return torch.tensor(values, dtype=torch.bool, device=self._config.device)
 
 
 def _count(rows: Sequence[ScheduledRow]) -> int:

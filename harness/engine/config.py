@@ -14,7 +14,8 @@ NULL_SLOT = 0
 class EngineConfig:
     """Everything about the engine that is not the model and not a decision of its ``Policy``.
 
-    ``capture_sizes`` are the token counts that a captured graph would be padded to; empty: no padding.
+    ``capture_sizes`` are the token counts that a captured graph would be padded to; empty: no padding. ``regime``
+    says whether a step is planned before the one before it is over (``placeholder``) or behind it (``trim``).
     ``reverse_rows`` composes every batch in the opposite order, which must change nothing (A/A runs).
     """
 
@@ -22,7 +23,10 @@ class EngineConfig:
     token_budget: int = 512
     max_model_len: int = 512
     max_num_seqs: int = 64
+    regime: str = "trim"
+    prefix_caching: bool = False
     block_size: int = 16
+    kv_blocks: int | None = None
     capture_sizes: tuple[int, ...] = ()
     drafter: str = "mtp"
     ngram_lengths: tuple[int, int] = (2, 4)
@@ -34,12 +38,19 @@ class EngineConfig:
 
     @property
     def num_slots(self) -> int:
-        """State slots: k + 1 for every request, and the null slot."""
-        return 1 + self.max_num_seqs * (self.k + 1)
+        """State slots: k + 1 for every request, those of the prefix cache, and the null slot."""
+        return 1 + self.max_num_seqs * (self.k + 1) + self.num_snapshots
+
+    @property
+    def num_snapshots(self) -> int:
+        """States that the prefix cache keeps."""
+        return 2 * self.max_num_seqs if self.prefix_caching else 0
 
     @property
     def num_blocks(self) -> int:
-        """KV blocks: room for every request at full length with its k tokens in flight, and the null block."""
+        """KV blocks, the null block included: as told, or room for every request at full length, k in flight."""
+        if self.kv_blocks is not None:
+            return self.kv_blocks
         return 1 + self.max_num_seqs * -(-(self.max_model_len + self.k) // self.block_size)
 
     def capture_size(self, num_tokens: int) -> int | None:

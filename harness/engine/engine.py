@@ -2,67 +2,54 @@
 
 engine = Engine(model, head, grammars, config, policy)
 engine.add(EngineRequest(id="r0", prompt=(1, 2, 3), max_tokens=16))
-while step := engine.step():
-    ...
+while not engine.scheduler.is_idle:
+    step = engine.step()
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
 
 from harness.engine.batch import Batch, BatchBuilder
 from harness.engine.config import EngineConfig
-from harness.engine.guided import Grammars, apply_masks
-from harness.engine.model import Forward, HybridModel, MTPHead
-from harness.engine.mtp import Committed, MTPDrafter
-from harness.engine.ngram import propose as propose_ngram
-from harness.engine.policy import Policy
+from harness.engine.drafting import Drafting
+from harness.engine.guided import Grammars
+from harness.engine.model import HybridModel, MTPHead
+from harness.engine.plan import Planned, ScheduledRow
+from harness.engine.policy import Outcome, Policy
 from harness.engine.request import EngineRequest
-from harness.engine.sampler import Sampler
-from harness.engine.scheduler import ScheduledRow, Scheduler
-from harness.errors import EngineError, ModelError, UsageError
-
-DRAFTERS = ("mtp", "ngram")
-"""The model's own head; prompt lookup."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowResult:
-    """One row after its step: what it verified, what it committed, and what it was computed from."""
-
-    request: EngineRequest
-    in_prompt: bool
-    input_ids: list[int]
-    proposed: list[int]
-    grammar_kept: int
-    kept: list[int]
-    previous_accepted: int
-    committed: list[int]
-    logits: torch.Tensor | None  # [n + 1, vocab], before the mask
-    mask: torch.Tensor | None  # [n + 1, words]
-    routing: torch.Tensor  # [qlen, layers, top_k]
+from harness.engine.sampler import PLACEHOLDER
+from harness.engine.scheduler import Scheduler
+from harness.engine.states import LiveState, States
+from harness.engine.verify import RowResult, Verifier
+from harness.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """One step of the engine. ``finished`` requests still own their memory until the next step begins."""
+    """One step of the engine. ``finished`` requests still own their memory until the next step begins.
+
+    ``preempted`` and ``aborted`` requests lost theirs before the step, ``moved`` ones changed their row;
+    ``snapshots`` are the state slots that the prefix cache filled behind it. A dummy step has no rows.
+    """
 
     rows: list[RowResult]
     finished: list[EngineRequest]
     batch: Batch
+    draft_length: int
+    preempted: tuple[str, ...] = ()
+    aborted: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
+    snapshots: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveState:
-    """A request's live state in every linear layer, after ``tokens_included`` of its tokens."""
-
-    conv: torch.Tensor  # [L, W - 1, D]
-    recurrent: torch.Tensor  # [L, HV, V, K]
-    tokens_included: int
+def nothing() -> None:
+    """What happens before a step is planned, unless somebody says otherwise."""
 
 
 class Engine:
@@ -77,146 +64,173 @@ class Engine:
         policy: Policy,
     ) -> None:
         self.model = model
-        self._grammars = grammars
+        self.head = head
         self.config = config
         self.policy = policy
-        self.scheduler = Scheduler(config)
+        self.scheduler = Scheduler(config, policy.scheduler, policy.prefix)
+        self.counters: Counter[str] = Counter()
+        self.in_flight = False
+        """Whether a step runs while the next one is planned."""
+        self._aborted: list[str] = []
         self._builder = BatchBuilder(config, policy)
-        self._sampler = Sampler(decisions=policy.sampler)
-        self._drafter = _mtp_drafter(model, head, config)
-        self._grammar_ends = frozenset(model.config.eos_ids)
+        self._verifier = Verifier(model, grammars, config, policy.sampler)
+        self._drafting = Drafting(model, head, config, policy)
+        self._states = States(model)
+        self._planned: list[Planned] = []
         self._finished: list[EngineRequest] = []
 
     def add(self, request: EngineRequest) -> None:
-        """Queue a request; UsageError if the model has no room for its prompt and one token more."""
+        """Queue a request; UsageError if the model or the memory has no room for it."""
         length, most = len(request.prompt), self.config.max_model_len
         if not 0 < length < most:
             raise UsageError(
                 f"request {request.id}: saw a prompt of {length} tokens, expected 1 to {most - 1} (max_model_len - 1)",
                 hint="shorten the prompt, or raise max_model_len",
             )
+        longest = min(length + request.max_tokens, most) + 2 * self.config.k
+        needed, there = -(-longest // self.config.block_size), self.config.num_blocks - 1
+        if self.config.kv_blocks is not None and needed > there:
+            raise UsageError(
+                f"request {request.id}: may need {needed} KV blocks, expected at most {there} (kv_blocks - 1)",
+                hint="raise kv_blocks, or lower max_tokens",
+            )
         self.scheduler.add(request)
 
+    def abort(self, request: EngineRequest) -> None:
+        """End a request now; what a step in flight finds out about it is thrown away."""
+        if request.finish_reason is None:
+            request.finish_reason = "abort"
+            request.epoch += 1
+            self.scheduler.finish(request)
+            self._aborted.append(request.id)
+
     @torch.inference_mode()
-    def step(self) -> StepResult | None:
-        """Run one step; ``None`` when there is nothing to run."""
+    def step(self, before_planning: Callable[[], None] = nothing) -> StepResult | None:
+        """Run one step; ``None`` when there is nothing to run.
+
+        ``before_planning`` is called whenever a step is about to be planned: before this one, or in regime
+        ``placeholder`` before the next one, while this one is in flight.
+        """
         self._release_finished()
-        rows = self.scheduler.schedule()
+        if not self._planned:
+            self._plan(before_planning)
+        rows = self.scheduler.fill(self._planned)
+        self._restore(self._planned)
+        self._planned = []
         if not rows:
             return None
-        batch = self._builder.build(rows)
+        preempted, aborted, moved = self._take_events()
+        draft_length = self.scheduler.draft_length
+        batch = self._builder.build(rows, draft_length)
         forward = self.model.forward(batch)
-        starts = batch.tokens.query_start_loc.tolist()
-        spans = [slice(start, end) for start, end in pairwise(starts)]
-        results = self._verify(rows, spans, forward)
+        spans = [slice(start, end) for start, end in pairwise(batch.tokens.query_start_loc.tolist())]
+        if self.config.regime == "placeholder":
+            self.in_flight = True
+            self._plan(before_planning)
+            self.in_flight = False
+        rows = [replace(row, discarded=row.discarded or self._is_late(row)) for row in rows]
+        results = self._verifier.verify(rows, spans, forward)
+        live = [i for i, row in enumerate(rows) if not row.discarded]
         self._commit(rows, results)
-        self._draft(rows, spans, forward)
-        return StepResult(rows=results, finished=list(self._finished), batch=batch)
+        snapshots = self._cache_prefixes([rows[i] for i in live])
+        self._drafting.draft(
+            [rows[i] for i in live], [spans[i] for i in live], forward, self.scheduler.draft_length
+        )
+        return StepResult(
+            rows=results,
+            finished=list(self._finished),
+            batch=batch,
+            draft_length=draft_length,
+            preempted=preempted,
+            aborted=aborted,
+            moved=moved,
+            snapshots=snapshots,
+        )
+
+    @torch.inference_mode()
+    def dummy_step(self) -> StepResult:
+        """A step without requests, as an idle rank of a data-parallel group runs."""
+        batch = self._builder.dummy()
+        self.model.forward(batch)
+        return StepResult(rows=[], finished=[], batch=batch, draft_length=self.scheduler.draft_length)
 
     def observed(self, request: EngineRequest) -> LiveState:
         """The state that the request's next step will start from, as the engine understands it."""
-        column = request.num_accepted - 1
-        width = self.model.config.conv_width
-        layers = self.model.linear_layers.values()
-        return LiveState(
-            conv=torch.stack(
-                [layer.cache.conv[request.slots[0], column : column + width - 1] for layer in layers]
-            ),
-            recurrent=torch.stack([layer.cache.recurrent[request.slots[column]] for layer in layers]),
-            tokens_included=request.num_computed,
-        )
+        return self._states.live(request)
+
+    def _plan(self, before_planning: Callable[[], None]) -> None:
+        before_planning()
+        self._planned = self.scheduler.plan()
+        for row in self._planned:
+            if row.hit is not None:
+                self.counters["prefix_queries"] += len(row.request.tokens)
+                self.counters["prefix_hits"] += row.start
+
+    def _restore(self, planned: Sequence[Planned]) -> None:
+        """Requests that the prefix cache helps start from its snapshots."""
+        for row in planned:
+            if row.hit is not None and row.hit.snapshot is not None:
+                if row.epoch == row.request.epoch:
+                    self._states.restore(row.hit.snapshot, row.request.slots)
+                self.scheduler.prefix.unpin(row.hit.snapshot)
 
     def _release_finished(self) -> None:
+        """Give memory back, except where a planned row still needs it."""
+        coming = [row.request for row in self._planned]
         for request in self._finished:
-            self.scheduler.finish(request)
-        self._finished = []
+            if request not in coming and request in self.scheduler.running:
+                self.scheduler.finish(request)
+        self._finished = [request for request in self._finished if request in coming]
 
-    def _verify(
-        self, rows: Sequence[ScheduledRow], spans: Sequence[slice], forward: Forward
-    ) -> list[RowResult]:
-        """Logits of each row's last token and its drafts, the grammar's masks on them, and what is committed."""
-        yielding = [(row, span) for row, span in zip(rows, spans, strict=True) if row.ends_prompt]
-        places = [i for row, span in yielding for i in range(span.stop - len(row.drafts) - 1, span.stop)]
-        logits = self.model.logits(forward.hidden[places])  # [R, vocab]
-        masks = self._grammars.masks(
-            [row.request.guide for row, _ in yielding], [row.drafts for row, _ in yielding]
-        )
-        results = []
-        start = 0
-        for row, span in zip(rows, spans, strict=True):
-            end = start + (len(row.drafts) + 1 if row.ends_prompt else 0)
-            results.append(self._result(row, logits[start:end], masks[start:end], forward.routing[span]))
-            start = end
-        return results
+    def _take_events(self) -> Iterator[tuple[str, ...]]:
+        """Requests that were preempted, aborted, and moved since the last step."""
+        self.counters["preemptions"] += len(self.scheduler.preempted)
+        for events in (self.scheduler.preempted, self._aborted, self.scheduler.rows.moved):
+            yield tuple(events)
+            events.clear()
 
-    def _result(
-        self, row: ScheduledRow, logits: torch.Tensor, masks: torch.Tensor, routing: torch.Tensor
-    ) -> RowResult:
-        request = row.request
-        return RowResult(
-            request=request,
-            in_prompt=row.in_prompt,
-            input_ids=row.input_ids,
-            proposed=request.proposed,
-            grammar_kept=len(request.drafts),
-            kept=row.drafts,
-            previous_accepted=request.num_accepted,
-            committed=self._choose(row, apply_masks(logits, masks)) if row.ends_prompt else [],
-            logits=logits if row.ends_prompt else None,
-            mask=masks if row.ends_prompt and request.guide else None,
-            routing=routing,
-        )
-
-    def _choose(self, row: ScheduledRow, masked: torch.Tensor) -> list[int]:
-        """Tokens that the step commits, from masked logits ``[n + 1, vocab]``, or from the script."""
-        request = row.request
-        if request.turns is not None:
-            committed = list(request.turns.popleft().committed)
-            if len(committed) > len(row.drafts) + 1:
-                raise EngineError(
-                    f"the script commits {len(committed)} tokens of {request.id}, "
-                    f"but only {len(row.drafts)} drafts are left in its row"
-                )
-        else:
-            n, laws = len(row.drafts), request.draft_probs
-            committed = self._sampler.sample(
-                masked,
-                row.drafts,
-                None if laws is None else laws[:n],
-                request.sampling,
-                request.generator,
-                refused=laws[n] if laws is not None and row.refused_next else None,
-            )
-        return self._up_to_the_end(request, committed)
-
-    def _up_to_the_end(self, request: EngineRequest, committed: list[int]) -> list[int]:
-        """The tokens up to and with the one that ends the request: an end token, its last allowed one.
-
-        A grammar is over with the end token, whether or not the request ignores it.
-        """
-        ends = request.stop_token_ids | (self._grammar_ends if request.guide else frozenset())
-        room = min(
-            request.max_tokens - request.num_generated, self.config.max_model_len - len(request.tokens)
-        )
-        for i, token in enumerate(committed[:room]):
-            if token in ends:
-                return committed[: i + 1]
-        return committed[:room]
+    def _is_late(self, row: ScheduledRow) -> bool:
+        """Whether the request was preempted or aborted while its row ran."""
+        late = row.epoch != row.request.epoch
+        return late and not self.policy.applies_late(row.epoch, row.request.epoch)
 
     def _commit(self, rows: Sequence[ScheduledRow], results: Sequence[RowResult]) -> None:
         """Add the tokens; the state of a rejected draft is left behind by a alone."""
-        refresh = self.policy.refreshes_accepted(any(row.drafts for row in rows))
+        had_drafts = any(row.drafts for row in rows)
         for row, result in zip(rows, results, strict=True):
             request, committed = row.request, result.committed
-            request.num_computed = row.start + (len(row.input_ids) if row.in_prompt else len(committed))
+            if not row.in_prompt and self.policy.counts_row(row.discarded):
+                self._count(row, result)
+            if row.discarded:
+                continue
+            request.num_computed = row.end if row.in_prompt else row.start + len(committed)
             request.tokens += committed
-            if refresh or row.in_prompt:
-                request.num_accepted = max(len(committed), 1)
             if request.guide and committed:
                 request.guide.accept(committed)
             request.finish_reason = self._finish_reason(request)
-            request.proposed, request.drafts, request.draft_probs = [], [], None
-        self._finished = [row.request for row in rows if row.request.finish_reason]
+            if self.policy.refreshes_accepted(had_drafts) or row.in_prompt:
+                request.num_accepted = self.policy.accepted_count(self._outcome(row, result, had_drafts))
+            if self.config.regime == "trim":
+                request.num_planned = request.num_computed
+            if request.finish_reason:
+                self._finished.append(request)
+                if self.policy.frees_at_once():
+                    self.scheduler.finish(request)
+
+    def _outcome(self, row: ScheduledRow, result: RowResult, had_drafts: bool) -> Outcome:
+        return Outcome(
+            committed=len(result.committed),
+            kept=len(row.drafts),
+            previous=result.before.num_accepted,
+            drafter=self.config.drafter,
+            finished=row.request.finish_reason is not None,
+            step_had_drafts=had_drafts,
+        )
+
+    def _count(self, row: ScheduledRow, result: RowResult) -> None:
+        self.counters["num_drafts"] += 1
+        self.counters["num_draft_tokens"] += sum(draft != PLACEHOLDER for draft in row.drafts)
+        self.counters["num_accepted_tokens"] += len(result.committed) - 1
 
     def _finish_reason(self, request: EngineRequest) -> str | None:
         if request.num_generated and request.tokens[-1] in request.stop_token_ids:
@@ -229,62 +243,25 @@ class Engine:
             return "script"
         return None
 
-    def _draft(self, rows: Sequence[ScheduledRow], spans: Sequence[slice], forward: Forward) -> None:
-        """Propose drafts for the next step; of a guided request, keep the longest prefix its grammar accepts."""
-        proposals = self._propose(rows, spans, forward)
+    def _cache_prefixes(self, rows: Sequence[ScheduledRow]) -> tuple[int, ...]:
+        """File the blocks that became full and the states at their ends; returns the slots that were written."""
+        if not self.config.prefix_caching:
+            return ()
+        prefix, size, decisions = self.scheduler.prefix, self.config.block_size, self.policy.prefix
+        written = []
         for row in rows:
-            request = row.request
-            request.proposed, request.draft_probs = proposals.get(request.id, ([], None))
-            kept = request.guide.validate(request.proposed) if request.guide else len(request.proposed)
-            request.drafts = request.proposed[:kept]
-
-    def _propose(
-        self, rows: Sequence[ScheduledRow], spans: Sequence[slice], forward: Forward
-    ) -> dict[str, tuple[list[int], torch.Tensor | None]]:
-        goes_on = {
-            row.request.id: not row.request.finish_reason and not row.request.in_prompt for row in rows
-        }
-        if any(row.request.turns is not None for row in rows):
-            return {
-                row.request.id: (list(row.request.turns[0].drafts), None)
-                for row in rows
-                if row.request.turns and goes_on[row.request.id]
-            }
-        if self._drafter:
-            return self._drafter.propose(
-                [
-                    Committed(
-                        request=row.request,
-                        start=row.start,
-                        hidden=forward.hidden[span][: row.request.num_computed - row.start],
-                        drafts_next=goes_on[row.request.id],
-                    )
-                    for row, span in zip(rows, spans, strict=True)
-                    if not row.request.finish_reason
-                ]
-            )
-        if self.config.drafter == "ngram" and self.config.k:
-            return {
-                row.request.id: (
-                    propose_ngram(row.request.tokens, self.config.k, *self.config.ngram_lengths),
-                    None,
-                )
-                for row in rows
-                if goes_on[row.request.id]
-            }
-        return {}
-
-
-def _mtp_drafter(model: HybridModel, head: MTPHead | None, config: EngineConfig) -> MTPDrafter | None:
-    """The drafter that needs a head, if it is asked for; nothing is ever drafted less than asked for in silence."""
-    if config.drafter not in DRAFTERS:
-        raise UsageError(f"saw drafter {config.drafter!r}, expected one of {', '.join(DRAFTERS)}")
-    if config.drafter != "mtp" or not config.k:
-        return None
-    if head is None:
-        others = ", ".join(name for name in DRAFTERS if name != "mtp")
-        raise ModelError(
-            f"drafter mtp with k={config.k} needs an MTP head, and the checkpoint has no mtp.* tensors",
-            hint=f"choose a drafter without a head ({others}), k=0, or a checkpoint that kept its head",
-        )
-    return MTPDrafter(model, head, config)
+            request, end = row.request, row.request.num_computed
+            prefix.keep_blocks(request.tokens, request.blocks, row.start, end)
+            for boundary in decisions.boundaries(row.start, end, size, request.prompt_end // size * size):
+                if row.in_prompt and boundary != end:
+                    continue  # a piece of a prompt leaves its last state alone
+                filed = decisions.snapshot_boundary(boundary, size)
+                if filed > len(request.tokens):
+                    continue
+                slot = prefix.snapshot_slot(request.tokens[:filed], again=boundary <= row.start)
+                if slot is not None:
+                    column = decisions.snapshot_column(boundary, row.start, len(row.input_ids), end)
+                    column = 0 if row.in_prompt else column
+                    self._states.save(request.slots, column, slot, decisions.column_of_layer)
+                    written.append(slot)
+        return tuple(written)

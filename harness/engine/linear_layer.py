@@ -56,7 +56,7 @@ class LinearLayer:
         x = x[: batch.num_actual_tokens]
         qkv = F.linear(x, w.in_proj_qkv)  # [N, D]
         g, beta = self.kernels.gating(F.linear(x, w.in_proj_a), F.linear(x, w.in_proj_b), w.A_log, w.dt_bias)
-        core = self._core(qkv, g, beta, batch)  # [N, HV, V]
+        core = self._core(qkv, g, self.policy.write_strength(beta), batch)  # [N, HV, V]
         z = F.linear(x, w.in_proj_z).view_as(core)
         gated = self.kernels.gated_norm(core, z, w.norm, self.config.rms_eps)
         return F.linear(gated.flatten(1), w.out_proj)
@@ -69,9 +69,10 @@ class LinearLayer:
         if plain is None:
             return self._speculative(qkv, g, beta, spec)
         core = qkv.new_zeros(batch.num_actual_tokens, self.config.num_value_heads, self.config.value_head_dim)
-        mine, theirs = spec.token_mask, ~spec.token_mask
-        core[mine] = self._speculative(qkv[mine], g[mine], beta[mine], spec)
-        core[theirs] = self._plain(qkv[theirs], g[theirs], beta[theirs], plain)
+        of, order = self.policy.gates_of, self.policy.token_order
+        mine, theirs = (order(mask.nonzero()[:, 0]) for mask in (spec.token_mask, ~spec.token_mask))
+        core[mine] = self._speculative(qkv[mine], of(g, mine), of(beta, mine), spec)
+        core[theirs] = self._plain(qkv[theirs], of(g, theirs), of(beta, theirs), plain)
         return core
 
     def _speculative(

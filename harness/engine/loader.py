@@ -11,6 +11,7 @@ import torch
 from harness.engine.attention_layer import AttentionLayer, AttentionWeights, KVCache
 from harness.engine.config import EngineConfig
 from harness.engine.grammars import Vocabulary
+from harness.engine.guards import guarded
 from harness.engine.kernels.base import Kernels
 from harness.engine.linear_layer import LinearCache, LinearLayer, LinearWeights
 from harness.engine.model import Block, HybridModel, MTPHead
@@ -50,6 +51,7 @@ class Loader:
             ),
             norm=self._get("model.norm.weight", engine.dtype),
             lm_head=self._get("lm_head.weight", engine.dtype),
+            policy=policy,
         )
 
     def head(self, engine: EngineConfig, policy: Policy, kernels: Kernels) -> MTPHead | None:
@@ -78,6 +80,7 @@ class Loader:
                 config=self.config,
                 weights=self._attention(f"{prefix}self_attn.", engine.dtype),
                 cache=self._kv_cache(engine),
+                policy=policy,
             )
         else:
             mixer = self._linear_layer(
@@ -144,30 +147,20 @@ class Loader:
 
     def _linear_cache(self, engine: EngineConfig) -> LinearCache:
         c = self.config
+        line = (engine.num_slots, c.conv_width - 1 + engine.k, c.conv_dim)
+        state = (engine.num_slots, c.num_value_heads, c.value_head_dim, c.key_head_dim)
         return LinearCache(
-            conv=torch.zeros(
-                engine.num_slots,
-                c.conv_width - 1 + engine.k,
-                c.conv_dim,
-                dtype=engine.dtype,
-                device=engine.device,
-            ),
-            recurrent=torch.zeros(
-                engine.num_slots,
-                c.num_value_heads,
-                c.value_head_dim,
-                c.key_head_dim,
-                dtype=engine.state_dtype,
-                device=engine.device,
-            ),
+            conv=guarded(line, engine.dtype, engine.device),
+            recurrent=guarded(state, engine.state_dtype, engine.device),
         )
 
     def _kv_cache(self, engine: EngineConfig) -> KVCache:
-        shape = (engine.num_blocks * engine.block_size, self.config.num_kv_heads, self.config.head_dim)
+        size = engine.block_size
+        shape = (engine.num_blocks * size, self.config.num_kv_heads, self.config.head_dim)
         return KVCache(
-            keys=torch.zeros(shape, dtype=engine.dtype, device=engine.device),
-            values=torch.zeros(shape, dtype=engine.dtype, device=engine.device),
-            block_size=engine.block_size,
+            keys=guarded(shape, engine.dtype, engine.device, rows=size),
+            values=guarded(shape, engine.dtype, engine.device, rows=size),
+            block_size=size,
         )
 
     def _get(self, name: str, dtype: torch.dtype) -> torch.Tensor:

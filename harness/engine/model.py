@@ -11,6 +11,7 @@ from harness.engine.attention_layer import AttentionLayer, rms_norm
 from harness.engine.batch import Batch
 from harness.engine.linear_layer import LinearLayer
 from harness.engine.moe import MoEWeights, moe
+from harness.engine.policy import Policy
 from harness.models.checkpoint import ModelConfig
 
 
@@ -52,10 +53,11 @@ class HybridModel:
     blocks: tuple[Block, ...]
     norm: torch.Tensor  # [hidden]
     lm_head: torch.Tensor  # [vocab, hidden]
+    policy: Policy
 
     def forward(self, batch: Batch) -> Forward:
         """Run one step and update every cache."""
-        x = self.embedding[batch.tokens.input_ids]
+        x = F.embedding(self.policy.embedded_ids(batch.tokens.input_ids), self.embedding)
         routing = []
         for block in self.blocks:
             x, chosen = block(x, batch)

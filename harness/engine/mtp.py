@@ -8,7 +8,7 @@ end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -16,6 +16,7 @@ from harness.engine.batch import Batch
 from harness.engine.config import EngineConfig
 from harness.engine.model import HybridModel, MTPHead
 from harness.engine.packed import pack
+from harness.engine.policy import Policy
 from harness.engine.request import EngineRequest
 from harness.engine.sampler import sample_draft
 
@@ -33,13 +34,20 @@ class Committed:
 class MTPDrafter:
     """Proposes up to k drafts for every request that goes on."""
 
-    def __init__(self, model: HybridModel, head: MTPHead, config: EngineConfig) -> None:
+    def __init__(self, model: HybridModel, head: MTPHead, config: EngineConfig, policy: Policy) -> None:
         self._model = model
         self._head = head
         self._config = config
+        self._policy = policy
 
-    def propose(self, rows: Sequence[Committed]) -> dict[str, tuple[list[int], torch.Tensor | None]]:
-        """Drafts ``[<= k]`` by request id, with their laws ``[n, vocab]`` where drafts are sampled."""
+    def propose(
+        self, rows: Sequence[Committed], draft_length: int
+    ) -> dict[str, tuple[list[int], torch.Tensor | None]]:
+        """``draft_length`` drafts by request id, with their laws ``[n, vocab]`` where drafts are sampled.
+
+        Where none are asked for, the head still reads what was committed: later drafts attend to it.
+        """
+        rows = [self._read(row) for row in rows]
         if not rows:
             return {}
         hidden = self._forward(
@@ -54,9 +62,7 @@ class MTPDrafter:
         rows = [rows[i] for i in live]
         drafts: list[list[int]] = [[] for _ in rows]
         laws: list[list[torch.Tensor]] = [[] for _ in rows]
-        for j in range(self._config.k):
-            if not rows:
-                break
+        for j in range(draft_length if rows else 0):
             if j:
                 starts = [row.start + row.hidden.shape[0] - 1 + j for row in rows]
                 hidden = self._forward(rows, [d[-1:] for d in drafts], hidden, starts)
@@ -70,6 +76,11 @@ class MTPDrafter:
             for row, tokens, law in zip(rows, drafts, laws, strict=True)
         }
 
+    def _read(self, row: Committed) -> Committed:
+        """The part of a row that the first pass reads."""
+        skipped = row.hidden.shape[0] - self._policy.drafter_reads(row.hidden.shape[0])
+        return replace(row, start=row.start + skipped, hidden=row.hidden[skipped:]) if skipped else row
+
     def _draw(self, request: EngineRequest, logits: torch.Tensor) -> tuple[int, torch.Tensor | None]:
         if self._config.sample_drafts and request.sampling.temperature > 0:
             return sample_draft(logits, request.sampling, request.generator)
@@ -82,7 +93,8 @@ class MTPDrafter:
         hidden: torch.Tensor,
         starts: Sequence[int],
     ) -> torch.Tensor:
-        tokens = pack([row.request for row in rows], ids, starts, self._config)
+        blocks = [self._policy.drafter_blocks(row.request.blocks, row.request.slots) for row in rows]
+        tokens = pack(blocks, ids, starts, self._config)
         return self._head.forward(self._model.embedding[tokens.input_ids], hidden, Batch(tokens=tokens))
 
 

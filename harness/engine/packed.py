@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 
 from harness.engine.config import NULL_SLOT, EngineConfig
-from harness.engine.request import EngineRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,22 +23,22 @@ class PackedTokens:
 
 
 def pack(
-    requests: Sequence[EngineRequest],
+    blocks: Sequence[Sequence[int]],
     input_ids: Sequence[Sequence[int]],
     starts: Sequence[int],
     config: EngineConfig,
     padded_tokens: int = 0,
 ) -> PackedTokens:
-    """Row i feeds ``input_ids[i]`` to ``requests[i]`` from position ``starts[i]`` on."""
+    """Row i feeds ``input_ids[i]`` to the request that owns ``blocks[i]``, from position ``starts[i]`` on."""
     size = config.block_size
     padding = [NULL_SLOT] * padded_tokens
     positions = [[start + j for j in range(len(ids))] for start, ids in zip(starts, input_ids, strict=True)]
     places = [
-        [request.blocks[position // size] * size + position % size for position in row]
-        for request, row in zip(requests, positions, strict=True)
+        [mine[position // size] * size + position % size for position in row]
+        for mine, row in zip(blocks, positions, strict=True)
     ]
-    widest = max(len(request.blocks) for request in requests)
-    table = [request.blocks + [NULL_SLOT] * (widest - len(request.blocks)) for request in requests]
+    widest = max((len(mine) for mine in blocks), default=0)
+    table = [[*mine, *[NULL_SLOT] * (widest - len(mine))] for mine in blocks]
 
     def tensor(values: object) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.long, device=config.device)
@@ -49,7 +48,7 @@ def pack(
         positions=tensor([position for row in positions for position in row] + padding),
         query_start_loc=boundaries([len(ids) for ids in input_ids], config.device),
         context_lens=tensor(list(starts)),
-        block_table=tensor(table),
+        block_table=tensor(table).view(len(blocks), widest),
         kv_places=tensor([place for row in places for place in row] + padding),
     )
 

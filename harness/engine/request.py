@@ -24,6 +24,7 @@ class EngineRequest:
     """Prompt, answer so far, and where the request stands in the caches.
 
     ``num_accepted`` is a, ``drafts`` what is left of ``proposed`` after the grammar; both wait for the next step.
+    ``num_planned`` are the tokens that will be in cache after the steps that are planned, if every draft is accepted.
     """
 
     id: str
@@ -31,11 +32,18 @@ class EngineRequest:
     max_tokens: int
     sampling: SamplingParams = field(default_factory=SamplingParams)
     stop_token_ids: frozenset[int] = frozenset()
+    stop_texts: tuple[str, ...] = ()
     guide: Guide | None = None
     turns: deque[ForcedTurn] | None = None
     tokens: list[int] = field(default_factory=list)
+    prompt_end: int = (
+        0  # tokens to feed before the first one is drawn: the prompt, or all of them after a preemption
+    )
     num_computed: int = 0
+    num_planned: int = 0
     num_accepted: int = 1
+    epoch: int = 0  # how often it lost its memory
+    continues: bool = False  # its slots hold a state although none of its tokens is in cache
     proposed: list[int] = field(default_factory=list)
     drafts: list[int] = field(default_factory=list)
     draft_probs: torch.Tensor | None = None  # [n, vocab], when the drafter samples
@@ -46,14 +54,24 @@ class EngineRequest:
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)
+        self.prompt_end = len(self.prompt)
         self.generator.manual_seed(self.sampling.seed)
 
     @property
     def in_prompt(self) -> bool:
-        """Whether prompt tokens are still to be fed."""
-        return self.num_computed < len(self.prompt)
+        """Whether tokens are still to be fed before one can be drawn."""
+        return self.num_computed < self.prompt_end
 
     @property
     def num_generated(self) -> int:
         """Tokens of the answer so far."""
         return len(self.tokens) - len(self.prompt)
+
+    def start_again(self, *, keep_drafts: bool = False) -> None:
+        """After a preemption nothing is in cache; what a step in flight finds out is not for this request any more."""
+        self.prompt_end = len(self.tokens)
+        self.num_computed = self.num_planned = 0
+        self.num_accepted = 1
+        self.epoch += 1
+        if not keep_drafts:
+            self.proposed, self.drafts, self.draft_probs = [], [], None

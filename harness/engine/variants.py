@@ -5,17 +5,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
+from harness.engine.plan import ScheduledRow
 from harness.engine.policy import POLICY, Policy
 from harness.errors import UsageError
 
 
-def has_drafts(num_drafts: int, in_prompt: bool) -> bool:
+def has_drafts(row: ScheduledRow, rows: Sequence[ScheduledRow], k: int) -> bool:
     """A row whose drafts were trimmed to zero leaves the speculative path, and with it its accepted offset."""
-    return not in_prompt and num_drafts > 0
+    return not row.in_prompt and bool(row.drafts)
 
 
 def rectangular_rows(x: torch.Tensor, query_start_loc: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,135 @@
+"""From hidden states to committed tokens: logits, the grammar's masks, the sampler or the script, and where it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from harness.engine.config import EngineConfig
+from harness.engine.guided import Grammars, apply_masks
+from harness.engine.model import Forward, HybridModel
+from harness.engine.plan import Before, ScheduledRow, before
+from harness.engine.request import EngineRequest
+from harness.engine.sampler import PLACEHOLDER, Sampler, SamplerDecisions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowResult:
+    """One row after its step: what it verified, what it committed, and what it was computed from."""
+
+    request: EngineRequest
+    before: Before
+    in_prompt: bool
+    input_ids: list[int]
+    kept: list[int]
+    committed: list[int]
+    logits: torch.Tensor | None  # [n + 1, vocab], before the mask
+    mask: torch.Tensor | None  # [n + 1, words]
+    routing: torch.Tensor  # [qlen, layers, top_k]
+    discarded: bool = False
+    cached: int = 0
+    resumed: bool = False
+
+
+class Verifier:
+    """Decides what a step commits."""
+
+    def __init__(
+        self, model: HybridModel, grammars: Grammars, config: EngineConfig, decisions: SamplerDecisions
+    ) -> None:
+        self._model = model
+        self._grammars = grammars
+        self._config = config
+        self._sampler = Sampler(decisions=decisions)
+        self._grammar_ends = frozenset(model.config.eos_ids)
+
+    def verify(
+        self, rows: Sequence[ScheduledRow], spans: Sequence[slice], forward: Forward
+    ) -> list[RowResult]:
+        """Logits of each row's last token and its drafts, the masks on them, and what is committed."""
+        yielding = [(row, span) for row, span in zip(rows, spans, strict=True) if row.ends_prompt]
+        places = [i for row, span in yielding for i in _places(row, span)]
+        logits = self._model.logits(forward.hidden[places])  # [R, vocab]
+        masks = self._grammars.masks(
+            [None if row.discarded else row.request.guide for row, _ in yielding],
+            [row.drafts for row, _ in yielding],
+        )
+        results = []
+        start = 0
+        for row, span in zip(rows, spans, strict=True):
+            end = start + (len(row.drafts) + 1 if row.ends_prompt else 0)
+            results.append(self._result(row, logits[start:end], masks[start:end], forward.routing[span]))
+            start = end
+        return results
+
+    def _result(
+        self, row: ScheduledRow, logits: torch.Tensor, masks: torch.Tensor, routing: torch.Tensor
+    ) -> RowResult:
+        request = row.request
+        counts = row.ends_prompt and not row.discarded
+        return RowResult(
+            request=request,
+            before=row.before or before(request),
+            in_prompt=row.in_prompt,
+            input_ids=row.input_ids[: len(row.input_ids) - row.filler],
+            kept=row.drafts,
+            committed=self._choose(row, apply_masks(logits, masks)) if counts else [],
+            logits=logits if counts else None,
+            mask=masks if counts and request.guide else None,
+            routing=routing[: len(row.input_ids) - row.filler],
+            discarded=row.discarded,
+            cached=row.start if row.admitted else 0,
+            resumed=row.admitted and row.epoch > 0,
+        )
+
+    def _choose(self, row: ScheduledRow, masked: torch.Tensor) -> list[int]:
+        """Tokens that the step commits, from masked logits ``[n + 1, vocab]``, or from the script."""
+        request = row.request
+        if request.turns is not None:
+            committed = list(request.turns.popleft().committed[: len(row.drafts) + 1])
+        else:
+            committed = self._sampler.sample(
+                masked,
+                row.drafts,
+                _laws(row, masked),
+                request.sampling,
+                request.generator,
+                refused=request.draft_probs[len(row.drafts)]
+                if request.draft_probs is not None and row.refused_next and PLACEHOLDER not in row.drafts
+                else None,
+            )
+        return self._up_to_the_end(request, committed)
+
+    def _up_to_the_end(self, request: EngineRequest, committed: list[int]) -> list[int]:
+        """The tokens up to and with the one that ends the request: an end token, its last allowed one.
+
+        A grammar is over with the end token, whether or not the request ignores it.
+        """
+        ends = request.stop_token_ids | (self._grammar_ends if request.guide else frozenset())
+        room = min(
+            request.max_tokens - request.num_generated, self._config.max_model_len - len(request.tokens)
+        )
+        for i, token in enumerate(committed[:room]):
+            if token in ends:
+                return committed[: i + 1]
+        return committed[:room]
+
+
+def _places(row: ScheduledRow, span: slice) -> range:
+    """Packed places of the tokens whose logits judge the row's drafts and give one token more."""
+    end = span.stop - row.filler
+    return range(end - len(row.drafts) - 1, end)
+
+
+def _laws(row: ScheduledRow, logits: torch.Tensor) -> torch.Tensor | None:
+    """The drafter's laws ``[n, vocab]`` of a row's drafts; a placeholder that was never drawn has none: zero."""
+    laws = row.request.draft_probs
+    if laws is None:
+        return None
+    n = len(row.drafts)
+    padded = logits.new_zeros(n, logits.shape[1])
+    known = min(n, sum(draft != PLACEHOLDER for draft in row.drafts) + row.refused_next, len(laws))
+    padded[:known] = laws[:known]
+    return padded
