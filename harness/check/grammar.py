@@ -151,7 +151,7 @@ def _faults(window: Window, regime: Regime, around: Surroundings) -> Iterator[_F
         yield mask
     row, position = window.row, window.judge.replay(window.history)
     legal = position.legal_prefix(row.committed)
-    if legal < len(row.committed):
+    if legal < len(row.committed) and 0 <= row.committed[legal] < window.judge.vocabulary.size:
         place = len(window.history) + legal
         message = f"token {row.committed[legal]} is not legal after {place} tokens of the answer"
         known = mask if mask and mask.position <= legal else None
