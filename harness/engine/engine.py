@@ -73,7 +73,7 @@ class Engine:
         """Whether a step runs while the next one is planned."""
         self._aborted: list[str] = []
         self._builder = BatchBuilder(config, policy)
-        self._verifier = Verifier(model, grammars, config, policy.sampler)
+        self._verifier = Verifier(model, grammars, config, policy)
         self._drafting = Drafting(model, head, config, policy)
         self._states = States(model)
         self._planned: list[Planned] = []
@@ -205,9 +205,9 @@ class Engine:
                 continue
             request.num_computed = row.end if row.in_prompt else row.start + len(committed)
             request.tokens += committed
-            if request.guide and committed:
-                request.guide.accept(committed)
-            request.finish_reason = self._finish_reason(request)
+            if request.guide:
+                request.guide.accept(committed, row.drafts, row.input_ids if row.in_prompt else ())
+            request.finish_reason = self._finish_reason(request, result.stops)
             if self.policy.refreshes_accepted(had_drafts) or row.in_prompt:
                 request.num_accepted = self.policy.accepted_count(self._outcome(row, result, had_drafts))
             if self.config.regime == "trim":
@@ -232,10 +232,8 @@ class Engine:
         self.counters["num_draft_tokens"] += sum(draft != PLACEHOLDER for draft in row.drafts)
         self.counters["num_accepted_tokens"] += len(result.committed) - 1
 
-    def _finish_reason(self, request: EngineRequest) -> str | None:
-        if request.num_generated and request.tokens[-1] in request.stop_token_ids:
-            return "stop"
-        if request.guide and request.guide.is_terminated:
+    def _finish_reason(self, request: EngineRequest, stops: bool) -> str | None:
+        if stops or (request.guide and request.guide.is_terminated):
             return "stop"
         if request.num_generated >= request.max_tokens or len(request.tokens) >= self.config.max_model_len:
             return "length"

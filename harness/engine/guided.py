@@ -33,7 +33,7 @@ class Grammars:
     """The grammars of an engine: makes the guide of each request, and the masks of a step for all of them."""
 
     def __init__(self, vocabulary: Vocabulary, decisions: GuideDecisions = CORRECT_GUIDE) -> None:
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._decisions = decisions
         self._compiler = Compiler(vocabulary)
         self._last = torch.empty(0, vocabulary.words, dtype=torch.int32)  # masks of the step before
@@ -46,7 +46,7 @@ class Grammars:
             UsageError: the grammar does not compile, or allows nothing.
         """
         compiled = self._compiler.compile(kind, text)
-        guide = Guide(compiled, self._vocabulary, self._decisions, reasoning_end)
+        guide = Guide(compiled, self.vocabulary, self._decisions, reasoning_end)
         if not guide.allows_anything():
             raise UsageError(f"this {kind} allows no text at all, not even an empty one: {text:.80}")
         return guide
@@ -63,7 +63,7 @@ class Grammars:
             EngineError: as ``Guide.fill_masks``.
         """
         counts = [len(row) for row in drafts]
-        shape = self._decisions.count_mask_rows(counts), self._vocabulary.words
+        shape = self._decisions.count_mask_rows(counts), self.vocabulary.words
         masks = torch.full(shape, UNCONSTRAINED, dtype=torch.int32)
         for request, (guide, row) in enumerate(zip(guides, drafts, strict=True)):
             if guide is not None:

@@ -17,6 +17,7 @@ from harness.engine.kernels.decisions import CORRECT, KernelDecisions
 from harness.engine.plan import CORRECT_SCHEDULER, ScheduledRow, SchedulerDecisions
 from harness.engine.prefix import CORRECT_PREFIX, PrefixDecisions
 from harness.engine.sampler import CORRECT_SAMPLER, SamplerDecisions
+from harness.engine.stops import CORRECT_STOPS, StopDecisions
 
 # Rows: which path a row takes, and what it starts from.
 
@@ -236,6 +237,7 @@ class Policy:
     prefix: PrefixDecisions = CORRECT_PREFIX
     guide: GuideDecisions = CORRECT_GUIDE
     sampler: SamplerDecisions = CORRECT_SAMPLER
+    stops: StopDecisions = CORRECT_STOPS
 
 
 POLICY = Policy()

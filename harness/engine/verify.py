@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -11,8 +11,10 @@ from harness.engine.config import EngineConfig
 from harness.engine.guided import Grammars, apply_masks
 from harness.engine.model import Forward, HybridModel
 from harness.engine.plan import Before, ScheduledRow, before
+from harness.engine.policy import Policy
 from harness.engine.request import EngineRequest
-from harness.engine.sampler import PLACEHOLDER, Sampler, SamplerDecisions
+from harness.engine.sampler import PLACEHOLDER, Sampler
+from harness.engine.stops import Cut, Stops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,7 @@ class RowResult:
     input_ids: list[int]
     kept: list[int]
     committed: list[int]
+    stops: bool  # whether a stop token or text ends the answer here
     logits: torch.Tensor | None  # [n + 1, vocab], before the mask
     mask: torch.Tensor | None  # [n + 1, words]
     routing: torch.Tensor  # [qlen, layers, top_k]
@@ -36,14 +39,12 @@ class RowResult:
 class Verifier:
     """Decides what a step commits."""
 
-    def __init__(
-        self, model: HybridModel, grammars: Grammars, config: EngineConfig, decisions: SamplerDecisions
-    ) -> None:
+    def __init__(self, model: HybridModel, grammars: Grammars, config: EngineConfig, policy: Policy) -> None:
         self._model = model
         self._grammars = grammars
         self._config = config
-        self._sampler = Sampler(decisions=decisions)
-        self._grammar_ends = frozenset(model.config.eos_ids)
+        self._sampler = Sampler(decisions=policy.sampler)
+        self._stops = Stops(grammars.vocabulary, policy.stops)
 
     def verify(
         self, rows: Sequence[ScheduledRow], spans: Sequence[slice], forward: Forward
@@ -55,6 +56,7 @@ class Verifier:
         masks = self._grammars.masks(
             [None if row.discarded else row.request.guide for row, _ in yielding],
             [row.drafts for row, _ in yielding],
+            mixed=len({row.in_prompt for row in rows}) > 1,
         )
         results = []
         start = 0
@@ -69,13 +71,16 @@ class Verifier:
     ) -> RowResult:
         request = row.request
         counts = row.ends_prompt and not row.discarded
+        chosen = self._choose(row, apply_masks(logits, masks)) if counts else []
+        cut = self._cut(request, chosen)
         return RowResult(
             request=request,
             before=row.before or before(request),
             in_prompt=row.in_prompt,
             input_ids=row.input_ids[: len(row.input_ids) - row.filler],
             kept=row.drafts,
-            committed=self._choose(row, apply_masks(logits, masks)) if counts else [],
+            committed=chosen[: cut.tokens],
+            stops=cut.stops,
             logits=logits if counts else None,
             mask=masks if counts and request.guide else None,
             routing=routing[: len(row.input_ids) - row.filler],
@@ -85,36 +90,35 @@ class Verifier:
         )
 
     def _choose(self, row: ScheduledRow, masked: torch.Tensor) -> list[int]:
-        """Tokens that the step commits, from masked logits ``[n + 1, vocab]``, or from the script."""
+        """One token more than drafts at most, from masked logits ``[n + 1, vocab]``, or from the script."""
         request = row.request
         if request.turns is not None:
-            committed = list(request.turns.popleft().committed[: len(row.drafts) + 1])
-        else:
-            committed = self._sampler.sample(
-                masked,
-                row.drafts,
-                _laws(row, masked),
-                request.sampling,
-                request.generator,
-                refused=request.draft_probs[len(row.drafts)]
-                if request.draft_probs is not None and row.refused_next and PLACEHOLDER not in row.drafts
-                else None,
-            )
-        return self._up_to_the_end(request, committed)
+            return list(request.turns.popleft().committed[: len(row.drafts) + 1])
+        laws = _laws(row, masked)
+        cut_off = row.refused_next and PLACEHOLDER not in row.drafts
+        return self._sampler.sample(
+            masked,
+            row.drafts,
+            laws,
+            request.sampling,
+            request.generator,
+            refused=request.draft_probs[len(row.drafts)]
+            if request.draft_probs is not None and cut_off
+            else None,
+        )
 
-    def _up_to_the_end(self, request: EngineRequest, committed: list[int]) -> list[int]:
-        """The tokens up to and with the one that ends the request: an end token, its last allowed one.
-
-        A grammar is over with the end token, whether or not the request ignores it.
-        """
-        ends = request.stop_token_ids | (self._grammar_ends if request.guide else frozenset())
+    def _cut(self, request: EngineRequest, chosen: list[int]) -> Cut:
+        """How many of the chosen tokens the answer holds, and whether a stop is the last of them. A grammar is over
+        with the end token, whether or not the request ignores it."""
+        answer = request.tokens[len(request.prompt) :]
         room = min(
             request.max_tokens - request.num_generated, self._config.max_model_len - len(request.tokens)
         )
-        for i, token in enumerate(committed[:room]):
-            if token in ends:
-                return committed[: i + 1]
-        return committed[:room]
+        ends = request.guide.until_end(chosen) if request.guide else None
+        if ends is not None and ends <= room:
+            chosen = chosen[:ends]
+        cut = self._stops.cut(answer, chosen, room, request.stop_token_ids, request.stop_texts)
+        return replace(cut, stops=True) if cut.tokens == ends else cut
 
 
 def _places(row: ScheduledRow, span: slice) -> range:

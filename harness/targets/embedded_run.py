@@ -189,7 +189,9 @@ class Run:
         if request.grammar is None:
             return None
         try:
-            return self._grammars.guide(request.grammar.kind, request.grammar.text)
+            return self._grammars.guide(
+                request.grammar.kind, request.grammar.text, request.reasoning_end
+            )
         except UsageError as error:
             raise ScenarioError(
                 f"scenario {self._scenario.name!r}, request {request.id!r}: {error}"
