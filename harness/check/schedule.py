@@ -44,6 +44,7 @@ class _Queue:
     over: set[str] = field(default_factory=set)
     planned: dict[str, int] = field(default_factory=dict)
     leaving: set[str] = field(default_factory=set)  # over, and perhaps still in possession of their memory
+    dummies: int = 0  # steps that no clock counts
 
     def leave(self, step: StepTrace) -> None:
         """Before a step: who lost memory, or ended."""
@@ -54,6 +55,7 @@ class _Queue:
 
     def advance(self, step: StepTrace, lines: Sequence[Entry]) -> None:
         """After it: who runs, who is over."""
+        self.dummies += not lines
         self.leaving = {line.request for line in lines if line.row.finish_reason}
         self.over |= self.leaving
         for line in lines:
@@ -153,7 +155,7 @@ class _Queue:
             name = request.id
             if name in here | self.running.keys() | self.over | aborted | set(step.preempted):
                 continue
-            arrived = request.arrival <= step.index - (2 if self.ahead else 0)
+            arrived = request.arrival <= step.index - self.dummies - (2 if self.ahead else 0)
             if room and (arrived or name in self.preempted):
                 words = f"{name} waits, and {spare} tokens of the budget are left"
                 yield _wrong(step, name, "rows", "request not scheduled", words)
