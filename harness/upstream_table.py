@@ -122,8 +122,8 @@ def _search_once(suspect: MetadataSuspect, release: str, run_dir: RunDir, tell: 
     return decode(Search, saved["search"], release) if "search" in saved else str(saved["reason"])
 
 
-def markdown(table: Table, command: str, setting: str) -> str:
-    """The whole file."""
+def markdown(table: Table, command: str, setting: str, native: str = "") -> str:
+    """The whole file; ``native`` is the section about a GPU."""
     decided, every = table.decided
     lines = [
         "# Released engines under test",
@@ -138,6 +138,7 @@ def markdown(table: Table, command: str, setting: str) -> str:
     lines += _newest(table)
     for suspect in dict.fromkeys(name for name, _ in table.cells):
         lines += _suspect(table, suspect)
+    lines += [native] if native else []
     if table.searches:
         lines += _small(table)
     return "\n".join(lines).rstrip() + "\n"

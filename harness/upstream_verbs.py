@@ -57,10 +57,8 @@ def table(args: argparse.Namespace) -> dict[str, Any]:
     made = judge_releases(releases, scenarios, make(tell), run_dir, tell)
     path = args.out or root / "reports" / "baselines" / "upstream.md"
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = markdown(made, _command(args), setting)
-    path.write_text(
-        text if native is None else f"{text}\n{native.compared(made, _command(args))}", encoding="utf-8"
-    )
+    section = "" if native is None else native.compared(made, _command(args))
+    path.write_text(markdown(made, _command(args), setting, section), encoding="utf-8")
     decided, every = made.decided
     console.print(
         f"{decided} of {every} cells are PASS or FAIL; written to {path}", soft_wrap=True, highlight=False
