@@ -6,15 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.check.diagnose import diagnose
+from harness.check.counters import check_counters
+from harness.check.diagnose import name_it
+from harness.check.drafts import check_drafts
+from harness.check.finish import check_finish
 from harness.check.gauge import Gauges, measure, unmeasured
 from harness.check.grammar import GrammarBook, check_foreign_grammar, check_grammar
 from harness.check.ledger import check_ledger, last_lines
+from harness.check.memory import check_memory
 from harness.check.observe import missing, observe
 from harness.check.padding import show_padding
 from harness.check.plain import leaves_the_oracle, plain_pair, trusted
+from harness.check.prefix import check_prefix
 from harness.check.recompile import check_recompile
 from harness.check.reference import Reference, ReferenceBook
+from harness.check.schedule import check_schedule
 from harness.check.state import judge_tensors
 from harness.check.tokens import check_tokens
 from harness.oracle.model import Oracle
@@ -26,12 +32,15 @@ from harness.verdict import Divergence, Evidence, Verdict, worst
 _KIND_RANK = {
     "crash": 0,
     "state": 1,
-    "ledger": 2,
-    "logits": 3,
-    "grammar": 4,
-    "tokens": 5,
-    "recompile": 6,
-    "plain": 7,
+    "memory": 2,
+    "ledger": 3,
+    "logits": 4,
+    "drafts": 5,
+    "grammar": 6,
+    "tokens": 7,
+    "finish": 8,
+    "recompile": 9,
+    "plain": 10,
 }
 PIECE = 7
 """Tokens a step when a history is fed in pieces of a prompt; prime, so that its edges meet few others."""
@@ -90,10 +99,17 @@ class Judge:
             *([_crash(trace)] if trace.crash else []),
             *([_plain(gauges.plain)] if gauges.plain else []),
             *judge_tensors(trace, reference, gauges),
+            check_memory(scenario, trace),
             check_ledger(scenario, trace, self._book.oracle.config.vocab_size),
+            check_schedule(scenario, trace),
+            check_counters(scenario, trace),
+            check_drafts(scenario, trace, reference, gauges.logits),
             check_grammar(scenario, trace, self._grammars),
             check_tokens(scenario, trace, reference, self._grammars, gauges.logits),
+            check_finish(scenario, trace, self._grammars),
         ]
+        if scenario.prefix_caching:
+            evidence.append(check_prefix(scenario, trace))
         if scenario.most_compilations is not None:
             evidence.append(check_recompile(scenario, trace))
         if scenario.capture_sizes:
@@ -104,9 +120,8 @@ class Judge:
         if not trace.crash:
             evidence.append(_coverage(scenario, list(missing(scenario, observed))))
         first = first_divergence(evidence)
-        if first and first.kind == "state" and first.threshold is not None:
-            named = diagnose(trace, reference, first.at, first.threshold)
-            first = replace(first, diagnosis=named.words, cause=named.cause) if named else first
+        if first:
+            first = name_it(first, trace, reference, gauges)
         return Judgement(
             scenario=scenario.name,
             target=trace.target,

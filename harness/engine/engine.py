@@ -133,9 +133,7 @@ class Engine:
         live = [i for i, row in enumerate(rows) if not row.discarded]
         self._commit(rows, results)
         snapshots = self._cache_prefixes([rows[i] for i in live])
-        self._drafting.draft(
-            [rows[i] for i in live], [spans[i] for i in live], forward, self.scheduler.draft_length
-        )
+        self._drafting.draft([rows[i] for i in live], [spans[i] for i in live], forward, draft_length)
         return StepResult(
             rows=results,
             finished=list(self._finished),

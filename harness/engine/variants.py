@@ -88,12 +88,6 @@ BEFORE_FIX = replace(
     token_buffer=request_sized,
     captured_rows=uniform_rows,
 )
-STALE_COUNT = replace(
-    POLICY,
-    name="stale-accepted-count",
-    story="a step without any draft leaves the accepted counts of the step before (until vllm #30877)",
-    refreshes_accepted=only_with_drafts,
-)
 BY_REQUESTS = replace(
     POLICY,
     name="buffers-by-requests",
@@ -117,14 +111,18 @@ CONSTEXPR_LENGTH = replace(
 
 VARIANTS: dict[str, Policy] = {
     policy.name: policy
-    for policy in (BEFORE_FIX, AS_MERGED, STALE_COUNT, BY_REQUESTS, BY_TOKENS, CONSTEXPR_LENGTH, POLICY)
+    for policy in (BEFORE_FIX, AS_MERGED, BY_REQUESTS, BY_TOKENS, CONSTEXPR_LENGTH, POLICY)
 }
 
 
 def variant(name: str) -> Policy:
-    """The policy of this name; UsageError lists what exists."""
-    if name not in VARIANTS:
+    """The policy of this name, a variant's or a fault's; UsageError lists what exists."""
+    from harness.engine.faults import faults  # they build on the variants
+
+    known = VARIANTS | {fault.name: fault.policy for fault in faults().values()}
+    if name not in known:
         raise UsageError(
-            f"saw variant {name!r}, expected one of {', '.join(VARIANTS)}", hint="specharness list variants"
+            f"saw variant {name!r}, expected one of {', '.join(VARIANTS)}, or a fault",
+            hint="specharness list variants, specharness list faults",
         )
-    return VARIANTS[name]
+    return known[name]

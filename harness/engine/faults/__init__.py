@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib import import_module
+from pkgutil import iter_modules
 
 from harness.engine.policy import Policy
 
@@ -38,7 +40,14 @@ class Fault:
 
 
 FAULTS: dict[str, Fault] = {}
-"""All of them by name, in the order of the catalogue; filled by the modules of this package (``load``)."""
+"""Faults by name, as far as the modules of this package have been imported; ``faults`` gives all of them."""
+
+
+def faults() -> dict[str, Fault]:
+    """All faults by name, in the order of the catalogue."""
+    for module in iter_modules(__path__, f"{__name__}."):
+        import_module(module.name)
+    return dict(sorted(FAULTS.items(), key=lambda item: (item[1].group, int(item[1].row[1:]))))
 
 
 def fault(

@@ -56,6 +56,11 @@ def input_column(length: Tensor, width: int, columns: int) -> Tensor:
     return length * 0 + (width - 2)
 
 
+def row_length(length: Tensor) -> Tensor:
+    """How many of a row's ``length`` tokens are folded into the recurrent state: all (vllm #37035)."""
+    return length
+
+
 def is_padding(slot: Tensor) -> Tensor:
     """Whether a slot id is the null slot, which is never read and never written."""
     return slot == 0
@@ -87,6 +92,11 @@ def _input_column(length, width, columns):
 
 
 @triton.jit
+def _row_length(length):
+    return length
+
+
+@triton.jit
 def _is_padding(slot):
     return slot == 0
 
@@ -100,6 +110,7 @@ class KernelDecisions:
     history_start: Decision = Decision(naive=history_start, triton=_history_start)
     kept_start: Decision = Decision(naive=kept_start, triton=_kept_start)
     input_column: Decision = Decision(naive=input_column, triton=_input_column)
+    row_length: Decision = Decision(naive=row_length, triton=_row_length)
     is_padding: Decision = Decision(naive=is_padding, triton=_is_padding)
 
 

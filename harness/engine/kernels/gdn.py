@@ -30,13 +30,13 @@ def gdn_verify_kernel(
     query_start_loc, state_indices, num_accepted_tokens,
     q_stride, k_stride, v_stride, slot_stride, index_row_stride, index_column_stride,
     HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, GROUP: tl.constexpr,
-    read_column: tl.constexpr, write_column: tl.constexpr, is_padding: tl.constexpr,
+    read_column: tl.constexpr, write_column: tl.constexpr, row_length: tl.constexpr, is_padding: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One program: one row, BLOCK_H value heads, BLOCK_V of their rows. The state stays in registers throughout."""
     row = tl.program_id(0)
     start = tl.load(query_start_loc + row).to(tl.int64)
-    length = (tl.load(query_start_loc + row + 1) - start).to(tl.int32)
+    length = row_length((tl.load(query_start_loc + row + 1) - start).to(tl.int32))
     state_indices += row.to(tl.int64) * index_row_stride
     if (length <= 0) | is_padding(tl.load(state_indices)):
         return
@@ -116,6 +116,7 @@ def verify_launch(
             "GROUP": HV // k.shape[1],
             "read_column": decisions.read_column.triton,
             "write_column": decisions.write_column.triton,
+            "row_length": decisions.row_length.triton,
             "is_padding": decisions.is_padding.triton,
             "BLOCK_H": block_h,
             "BLOCK_V": block_v,

@@ -97,6 +97,7 @@ class NaiveKernels:
     ) -> Tensor:
         """See ``Kernels.gdn_verify``."""
         rows = Rows.live(query_start_loc, decisions.is_padding.naive(state_indices[:, 0]), len(v))
+        rows = Rows(rows.index, rows.start, decisions.row_length.naive(rows.length))
         out = v.new_zeros(v.shape)  # [N, HV, V]
         if not rows.longest:
             return out
