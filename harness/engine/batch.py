@@ -166,7 +166,7 @@ class BatchBuilder:
             query_start_loc=boundaries([len(row.input_ids) for row in rows], self._config.device),
             slots=table,
             has_initial_state=self._bool([self._policy.has_initial_state(row) for row in rows]),
-            has_prompt=any(row.in_prompt for row in rows),
+            has_prompt=any(row.in_prompt or len(row.input_ids) > 1 for row in rows),
             state_indices=self._policy.prefill_indices(table),
         )
 

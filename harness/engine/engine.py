@@ -251,10 +251,7 @@ class Engine:
             for boundary in decisions.boundaries(row.start, end, size, request.prompt_end // size * size):
                 if row.in_prompt and boundary != end:
                     continue  # a piece of a prompt leaves its last state alone
-                filed = decisions.snapshot_boundary(boundary, size)
-                if filed > len(request.tokens):
-                    continue
-                slot = prefix.snapshot_slot(request.tokens[:filed], again=boundary <= row.start)
+                slot = prefix.snapshot_slot(request.tokens[:boundary], again=boundary <= row.start)
                 if slot is not None:
                     column = decisions.snapshot_column(boundary, row.start, len(row.input_ids), end)
                     column = 0 if row.in_prompt else column

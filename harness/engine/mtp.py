@@ -78,7 +78,8 @@ class MTPDrafter:
 
     def _read(self, row: Committed) -> Committed:
         """The part of a row that the first pass reads."""
-        skipped = row.hidden.shape[0] - self._policy.drafter_reads(row.hidden.shape[0])
+        committed, in_prompt = row.hidden.shape[0], row.start < row.request.prompt_end
+        skipped = committed - self._policy.drafter_reads(committed, in_prompt)
         return replace(row, start=row.start + skipped, hidden=row.hidden[skipped:]) if skipped else row
 
     def _draw(self, request: EngineRequest, logits: torch.Tensor) -> tuple[int, torch.Tensor | None]:

@@ -180,7 +180,7 @@ def drafter_blocks(blocks: Sequence[int], slots: Sequence[int]) -> Sequence[int]
     return blocks
 
 
-def drafter_reads(committed: int) -> int:
+def drafter_reads(committed: int, in_prompt: bool) -> int:
     """How many of a row's last committed tokens the drafter's first pass reads: all (rtx6kpro #30)."""
     return committed
 
@@ -230,7 +230,7 @@ class Policy:
     embedded_ids: Callable[[torch.Tensor], torch.Tensor] = embedded_ids
     visible: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor] = visible
     drafter_blocks: Callable[[Sequence[int], Sequence[int]], Sequence[int]] = drafter_blocks
-    drafter_reads: Callable[[int], int] = drafter_reads
+    drafter_reads: Callable[[int, bool], int] = drafter_reads
     next_proposals: Callable[[list[int] | None, list[int]], list[int]] = next_proposals
     kernels: KernelDecisions = CORRECT
     scheduler: SchedulerDecisions = CORRECT_SCHEDULER

@@ -43,9 +43,10 @@ def column_of_layer(column: int, layer: int) -> int:
     return column
 
 
-def snapshot_boundary(boundary: int, block_size: int) -> int:
-    """The boundary that a state after ``boundary`` tokens is filed under."""
-    return boundary
+def usable_boundary(boundary: int, block_size: int, drops_last: bool) -> int:
+    """Where a prompt that reaches ``boundary`` is cut for its state to be of use: a block earlier where lookups drop
+    the last block that they find (vllm #45238)."""
+    return boundary - block_size if drops_last else boundary
 
 
 def boundaries(start: int, end: int, block_size: int, last_of_prompt: int) -> list[int]:
@@ -64,7 +65,7 @@ class PrefixDecisions:
     state_blocks: Callable[[int, bool], int] = state_blocks
     snapshot_column: Callable[[int, int, int, int], int] = snapshot_column
     column_of_layer: Callable[[int, int], int] = column_of_layer
-    snapshot_boundary: Callable[[int, int], int] = snapshot_boundary
+    usable_boundary: Callable[[int, int, bool], int] = usable_boundary
     boundaries: Callable[[int, int, int, int], list[int]] = boundaries
 
 
@@ -125,6 +126,12 @@ class PrefixCache:
                 return Hit(blocks=shared, snapshot=slot)
             found -= 1
         return Hit(blocks=[])
+
+    def end_of_piece(self, start: int, end: int) -> int:
+        """Where a piece of a prompt from ``start`` to ``end`` at most has to end, for its state to be filed."""
+        boundary = end // self._block_size * self._block_size
+        usable = self._decisions.usable_boundary(boundary, self._block_size, self._drops_last)
+        return next((place for place in (usable, boundary) if place > start), end)
 
     def unpin(self, snapshot: int) -> None:
         """The state of a hit has been taken over."""

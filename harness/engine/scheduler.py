@@ -165,9 +165,8 @@ class Scheduler:
         )
 
     def _piece(self, start: int, size: int) -> int:
-        """Tokens of a piece of a prompt; with prefix caching it ends at the last block boundary that it reaches."""
-        boundary = (start + size) // self._config.block_size * self._config.block_size
-        return boundary - start if self._config.prefix_caching and boundary > start else size
+        """Tokens of a piece of a prompt; with prefix caching it ends where its state is worth filing."""
+        return self.prefix.end_of_piece(start, start + size) - start if self._config.prefix_caching else size
 
     def _fill(self, planned: Planned) -> ScheduledRow:
         request = planned.request

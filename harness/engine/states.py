@@ -10,6 +10,7 @@ import torch
 from harness.engine.linear_layer import LinearCache
 from harness.engine.model import HybridModel
 from harness.engine.request import EngineRequest
+from harness.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +31,11 @@ class States:
         self._history = model.config.conv_width - 1
 
     def live(self, request: EngineRequest) -> LiveState:
-        """The state that the request's next step will start from, as the engine understands it."""
+        """The state that the request's next step will start from, as the engine understands it; EngineError where its
+        accepted count names none."""
         column = request.num_accepted - 1
+        if not 0 <= column < len(request.slots):
+            raise EngineError(f"column {column} lies outside 0..{len(request.slots) - 1}")
         return LiveState(
             conv=torch.stack([self._line(cache, request.slots, column) for cache in self._caches]),
             recurrent=torch.stack([cache.recurrent[request.slots[column]] for cache in self._caches]),

@@ -54,7 +54,7 @@ def _most_of_it(length):
     return min(length, 4)
 
 
-@fault("A1", "vllm#24881", "vllm#24730", cause="rows mixed", kind="state", tensor="conv", layer=0)
+@fault("A1", "vllm#24881", "vllm#24730", cause="tokens of another row", kind="state", tensor="conv", layer=0)
 def rectangular_view() -> Policy:
     """The convolution takes its packed rows for a rectangle: unequal rows make the view invalid and kill the engine,
     or, where the token count happens to divide, mix the tokens of two requests without a word (A2)."""
@@ -68,7 +68,7 @@ def spec_tokens_by_product() -> Policy:
     return replace(POLICY, count_spec_tokens=uniform_spec_tokens)
 
 
-@fault("A1", "vllm#24730", cause="request not computed", kind="state", tensor="conv", layer=0)
+@fault("A1", "vllm#24730", cause="shape mismatch", kind="crash")
 def rows_by_full_length() -> Policy:
     """A captured batch is given as many rows as fit if each were k + 1 long: with short rows the last requests are cut
     off and never computed."""

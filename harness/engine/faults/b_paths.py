@@ -72,21 +72,21 @@ def lookup_drafts_never_committed() -> Policy:
     return replace(POLICY, accepted_count=not_by_lookup)
 
 
-@fault("B4", "vllm#35447", cause="lags", kind="state", tensor="recurrent", layer=0)
+@fault("B4", "vllm#35447", cause="lags", kind="state", tensor="conv", layer=0)
 def short_prompt_piece_verifies() -> Policy:
     """A piece of a prompt of k + 1 tokens or fewer takes the speculative path and leaves a state in every slot, and the
     next step reads the first: the rest of the piece is forgotten."""
     return replace(POLICY, is_speculative=short_prompts_too)
 
 
-@fault("B5", "vllm#47466", cause="lags", kind="state", tensor="recurrent", layer=0)
+@fault("B5", "vllm#47466", cause="lags", kind="state", tensor="conv", layer=0)
 def resumed_tail_verifies() -> Policy:
     """A resumed request counts as decoding as soon as its first prompt is computed: the rest of its answer, which has
     to be computed again, is taken for drafts and leaves its states in the wrong slots."""
     return replace(POLICY, is_speculative=behind_the_first_prompt)
 
 
-@fault("B6", "vllm#55178", cause="filler folded in", kind="state", tensor="conv", layer=0)
+@fault("B6", "vllm#55178", cause="filler tokens", kind="state", tensor="conv", layer=0)
 def padded_prompt_tail() -> Policy:
     """A prompt's last token is padded to k + 1 to run beside verify rows, and the prefill path keeps the state behind
     the last placeholder."""
@@ -100,7 +100,7 @@ def one_token_prompt_decodes() -> Policy:
     return replace(POLICY, has_initial_state=one_token_decodes)
 
 
-@fault("B9", "vllm-metal#488", cause="started from its own past", kind="state", tensor="conv", layer=0)
+@fault("B9", "vllm-metal#488", cause="resumed from its old state", kind="state", layer=0)
 def preempted_goes_on() -> Policy:
     """A preempted request keeps its slots and they are not cleared: when all its tokens are computed again, they are
     folded into the old state."""

@@ -49,7 +49,7 @@ def unstable_sort() -> Policy:
     return replace(POLICY, token_order=any_order)
 
 
-@fault("C2", "vllm#34845", "vllm#34871", "vllm#36917", cause="assertion", kind="crash")
+@fault("C2", "vllm#34845", "vllm#34871", "vllm#36917", cause="rows and drafts disagree", kind="crash")
 def kinds_exclude_each_other() -> Policy:
     """One-token rows and speculative rows were declared to exclude each other; the last token of a prompt beside verify
     rows kills the engine."""
@@ -78,7 +78,7 @@ def trimmed_rows_are_prompts() -> Policy:
     return replace(POLICY, is_speculative=uniform_first)
 
 
-@fault("C10", "vllm#26564", cause="drafter cache misplaced", kind="memory")
+@fault("C10", "vllm#26564", cause="write into a free slot", kind="memory")
 def drafter_in_the_wrong_group() -> Policy:
     """The drafter is handed the memory of cache group 0, which belongs to the recurrent layers: its keys go where they
     do not belong."""

@@ -63,9 +63,9 @@ def first_columns(first_k: int, k: int) -> int:
     return first_k + 1
 
 
-def one_token(committed: int) -> int:
-    """A verify row counts as one token; the prompt is longer than any of those."""
-    return min(committed, 1) if committed <= 9 else committed
+def one_token(committed: int, in_prompt: bool) -> int:
+    """A verify row counts as one token."""
+    return committed if in_prompt else min(committed, 1)
 
 
 @fault("D1", "vllm#27571", "vllm#28202", cause="shape mismatch", kind="crash")
@@ -96,14 +96,14 @@ def null_slot_is_a_slot() -> Policy:
     )
 
 
-@fault("D5", "vllm#37728", cause="write into another request's slot", kind="memory")
+@fault("D5", "vllm#37728", cause="write into a free slot", kind="memory")
 def padded_rows_keep_slots() -> Policy:
     """Rows of requests that have left keep their slots, and the next captured batch pads with them: padding is written
     into memory that is free, or somebody else's by now."""
     return replace(POLICY, padded_slots=as_left)
 
 
-@fault("D6", "vllm#49757", cause="write into another request's slot", kind="memory")
+@fault("D6", "vllm#49757", cause="write into a free slot", kind="memory")
 def dummy_step_keeps_slots() -> Policy:
     """An idle rank's dummy step replays with the slots of the last real one and writes into them."""
     return replace(POLICY, dummy_slots=as_left)

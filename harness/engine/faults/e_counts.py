@@ -73,7 +73,7 @@ def discarded_rows_counted() -> Policy:
     return replace(POLICY, counts_row=all_rows)
 
 
-@fault("E5", "vllm PR 49620", "vllm#41190", cause="index out of range", kind="crash")
+@fault("E5", "vllm PR 49620", "vllm#41190", cause="unwritten memory", kind="state", tensor="conv", layer=0)
 def late_frame_applied() -> Policy:
     """A request is preempted while its verify step is in flight, and the results are applied when they come: it claims
     tokens for which it has no memory."""

@@ -29,9 +29,9 @@ def first_at_the_edge(boundary: int, start: int, num_tokens: int, num_computed: 
     return 0 if boundary == num_computed else boundary - start - 1
 
 
-def one_above(boundary: int, block_size: int) -> int:
-    """The next block's end."""
-    return boundary + block_size
+def last_one(boundary: int, block_size: int, drops_last: bool) -> int:
+    """The last boundary that the prompt reaches."""
+    return boundary
 
 
 def last_of_prompt_again(start: int, end: int, block_size: int, last_of_prompt: int) -> list[int]:
@@ -51,7 +51,7 @@ def whole_row(positions: torch.Tensor, queries: torch.Tensor, row_length: torch.
     return positions <= end[:, :, None]
 
 
-@fault("G1", "vllm#43559", "vllm PR 43650", cause="snapshot ahead", kind="state", tensor="conv", layer=0)
+@fault("G1", "vllm#43559", "vllm PR 43650", cause="snapshot of another boundary", kind="state", layer=0)
 def state_keeps_the_dropped_block() -> Policy:
     """With a drafter the last block of a hit is dropped, but only by attention: the recurrent layers start a block
     further on, and its tokens are folded in twice."""
@@ -67,7 +67,7 @@ def snapshot_of_the_whole_row() -> Policy:
 @fault("G3", "vllm#45238", cause="prefix not found", kind="ledger")
 def snapshot_one_block_above() -> Policy:
     """States are filed one block above what a lookup can use: the hit rate is zero and nobody notices."""
-    return replace(POLICY, prefix=replace(CORRECT_PREFIX, snapshot_boundary=one_above))
+    return replace(POLICY, prefix=replace(CORRECT_PREFIX, usable_boundary=last_one))
 
 
 @fault("G4", "vllm#53505", cause="stale snapshot", kind="state", tensor="conv", layer=0)
@@ -76,14 +76,14 @@ def backwards_at_the_boundary() -> Policy:
     return replace(POLICY, prefix=replace(CORRECT_PREFIX, snapshot_column=first_at_the_edge))
 
 
-@fault("G5", "sglang#19415", cause="snapshot ahead", kind="state", tensor="conv", layer=0)
+@fault("G5", "sglang#19415", cause="snapshot of another boundary", kind="state", layer=0)
 def prompt_mark_left_on() -> Policy:
     """The mark that had the prompt's state filed is still there in the verify step: its prefix is overwritten with a
     later state."""
     return replace(POLICY, prefix=replace(CORRECT_PREFIX, boundaries=last_of_prompt_again))
 
 
-@fault("H1", "vllm#28343", cause="rounded", kind="plain")
+@fault("H1", "vllm#28343", cause="rounded", kind="state", tensor="recurrent", layer=0)
 def strength_rounded() -> Policy:
     """When the gates were fused, beta changed its dtype: every write to the state is a little off."""
     return replace(POLICY, write_strength=in_bfloat16)
