@@ -103,7 +103,7 @@ class _Account:
         )
 
     def _begin(self, cached: int) -> None:
-        self.in_cache, self.previous, self.older, self.drafts, self.fresh = cached, 1, 1, 0, False
+        self.in_cache, self.previous, self.older, self.drafts, self.fresh = cached, 1, self.previous, 0, False
 
 
 def guided_tokens(request: Request, answer: Sequence[int]) -> int:
