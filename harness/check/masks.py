@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.oracle.grammar import GrammarJudge, Mask, ReasoningJudge, unpack
+from harness.oracle.grammar import GrammarJudge, GrammarPosition, Mask, ReasoningJudge, unpack
 from harness.trace import RowTrace, StepTrace
 
 REACH = 16
@@ -50,7 +50,12 @@ class Window:
 
     def block(self, judge: GrammarJudge, history: Sequence[int]) -> Block:
         """The masks of the row if a matcher stood behind ``history`` instead; ``None`` behind what it refuses."""
-        along = [mask_after(judge, (*history, *self.drafts[:i])) for i in range(len(self.drafts) + 1)]
+        path, start = (*history, *self.drafts), len(history)
+        legal = judge.legal_prefix(path)
+        along = [
+            GrammarPosition(judge=judge, history=path[:end]).allowed() if end <= legal else None
+            for end in range(start, len(path) + 1)
+        ]
         return [along[min(i, len(self.drafts))] for i in range(len(self.row.kept) + 1)]
 
     def seen(self) -> list[Mask]:
