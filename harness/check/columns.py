@@ -25,9 +25,8 @@ def read_columns(scene: Scene, layer: int, columns: Array, threshold: float) -> 
         for row in scene.beside
         for index, column in _inputs(scene, row, layer)
     }
-    library |= {
-        f"{request}[{index}]": np.zeros_like(columns[0]) for index in range(-width, 0)
-    }  # before the prompt
+    before = range(count - width, 0)  # of a history that is shorter than the window
+    library |= {f"{request}[{index}]": np.zeros_like(columns[0]) for index in before}
     held = [
         _among(library, column, right, threshold)
         or _constant(column)

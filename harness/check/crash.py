@@ -30,8 +30,7 @@ CAUSES = (
     (
         "shape mismatch",
         r"shape|sizes? of tensor|size mismatch|must match|invalid for input of size|expanded size|broadcast"
-        r"|cannot be multiplied|expected size|argument longer|argument is longer|argument is shorter"
-        r"|argument shorter|number of elements",
+        r"|cannot be multiplied|expected size|argument \d+ is (longer|shorter)|number of elements",
     ),
     ("missing entry", r"KeyError|not found in|is not in (list|deque)|pop from an empty"),
     ("nothing where a value was expected", r"NoneType"),

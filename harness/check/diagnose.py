@@ -117,7 +117,7 @@ def _otherwise(scene: Scene, at: Coordinate, layer: int, seen: Array, threshold:
     error = np.abs(seen - live)
     size = float(np.sqrt(np.mean(np.square(error))))
     whole = float(np.sqrt(np.mean(np.square(live))))
-    if size < SMALL * whole and np.mean(error > size / 10) > 0.5:
+    if size < SMALL * whole and np.mean(error > size / 100) > 0.5:
         words = f"nearly right everywhere: off by {size / whole:.2g} of its size, as with less precision"
         return Diagnosis(cause="rounded", words=words)
     if layer:

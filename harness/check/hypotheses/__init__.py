@@ -26,7 +26,13 @@ __all__ = ["REACH", "Hypothesis", "Scene", "hypotheses"]
 
 def hypotheses(scene: Scene) -> Iterator[Hypothesis]:
     """All of them, the simplest first."""
-    parts = [wrong_age, of_rejected_drafts, wrong_start, wrong_update, wrong_owner, wrong_place]
-    for part in [*parts, of_fillers, rounded]:
-        if scene.is_sane or part not in (wrong_start, wrong_update):
-            yield from part(scene)
+    yield from wrong_age(scene)
+    yield from of_rejected_drafts(scene)
+    yield from wrong_owner(scene)
+    if scene.is_sane:
+        yield from wrong_start(scene)
+    yield from wrong_place(scene)
+    if scene.is_sane:
+        yield from wrong_update(scene)
+    yield from of_fillers(scene)
+    yield from rounded(scene)

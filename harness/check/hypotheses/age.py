@@ -12,11 +12,6 @@ from harness.trace import Array
 
 def wrong_age(scene: Scene) -> Iterator[Hypothesis]:
     """The state after fewer or more of the right tokens."""
-    count, states = scene.count, scene.states()
-    for other in range(max(count - REACH, 0), count + REACH + 1):
-        if other in states and other != count:
-            verb = "lags by" if other < count else "leads by"
-            yield of(verb.split()[0], f"the state {verb} {tokens(abs(other - count))}", states[other])
     live = scene.live
     yield Hypothesis(
         cause="zero",
@@ -24,6 +19,11 @@ def wrong_age(scene: Scene) -> Iterator[Hypothesis]:
         conv=np.zeros_like(live.conv),
         recurrent=np.zeros_like(live.recurrent),
     )
+    count, states = scene.count, scene.states()
+    for other in range(max(count - REACH, 1), count + REACH + 1):
+        if other in states and other != count:
+            verb = "lags by" if other < count else "leads by"
+            yield of(verb.split()[0], f"the state {verb} {tokens(abs(other - count))}", states[other])
     for row in scene.before:
         if row.state is not None and row.state.tokens_included in states:
             age = row.state.tokens_included
@@ -74,10 +74,10 @@ def _cut_short(scene: Scene) -> Iterator[Hypothesis]:
     start = scene.states()[scene.start]
     fed = scene.first.read(scene.fed, start.conv[0])
     recurrent, history = start.recurrent[0], len(start.conv[0])
-    for t in range(len(scene.fed) - REACH):
-        words = f"only the first {t} of the row's {len(scene.fed)} tokens were folded in"
+    for t in range(1, len(scene.fed) - REACH):
+        recurrent = scene.first.step(recurrent, fed, t - 1)
+        words = f"only the first {tokens(t)} of the row's {len(scene.fed)} were folded in"
         yield scene.in_first_layer("row cut short", words, fed.window[t : t + history], recurrent)
-        recurrent = scene.first.step(recurrent, fed, t)
 
 
 def _bfloat16(x: Array) -> Array:
