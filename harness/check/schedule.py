@@ -43,7 +43,7 @@ class _Queue:
     preempted: set[str] = field(default_factory=set)
     over: set[str] = field(default_factory=set)
     planned: dict[str, int] = field(default_factory=dict)
-    leaving: set[str] = field(default_factory=set)  # over, and perhaps still in possession of their memory
+    leaving: set[str] = field(default_factory=set)  # over, and still in possession of their memory
     dummies: int = 0  # steps that no clock counts
 
     def leave(self, step: StepTrace) -> None:
@@ -56,8 +56,9 @@ class _Queue:
     def advance(self, step: StepTrace, lines: Sequence[Entry]) -> None:
         """After it: who runs, who is over."""
         self.dummies += not lines
-        self.leaving = {line.request for line in lines if line.row.finish_reason}
-        self.over |= self.leaving
+        ended = {line.request for line in lines if line.row.finish_reason}
+        self.leaving = ended if self.ahead else set()
+        self.over |= ended
         for line in lines:
             self.running.setdefault(line.request, step.index)
             self.preempted.discard(line.request)
