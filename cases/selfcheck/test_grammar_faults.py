@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness.check.crash import cause_of_crash
 from harness.check.finish import check_finish
 from harness.check.grammar import GrammarBook, check_grammar
 from harness.check.ledger import check_ledger
@@ -180,8 +181,9 @@ def first_of(scenario: Scenario, trace: Trace, book: GrammarBook) -> Divergence 
     ]
     found = first_divergence(evidence)
     if trace.crash and (found is None or found.at.step >= trace.crash.step):
+        cause, _ = cause_of_crash(trace.crash)
         at = Coordinate(step=trace.crash.step)
-        return Divergence(kind="crash", at=at, message=trace.crash.message, cause="crash")
+        return Divergence(kind="crash", at=at, message=trace.crash.message, cause=cause)
     return found
 
 

@@ -120,9 +120,10 @@ def advance_deferred_at_the_switch() -> Policy:
     return replace(POLICY, guide=replace(CORRECT_GUIDE, held_back=wait_at_the_switch))
 
 
-@fault("F5", "vllm#25905", cause="unconstrained mask", kind="grammar", tensor="mask")
+@fault("F5", "vllm#25905", cause="matcher behind", kind="ledger", tensor="matcher history")
 def end_stays_in_force() -> Policy:
-    """A draft that ended the grammar is rolled back, but the flag that says so stays: the request is taken for over."""
+    """A draft that ended the grammar is rolled back, but the flag that says so stays: the request is taken for over, so
+    nothing is masked, and the matcher reads nothing more."""
     return replace(POLICY, guide=replace(CORRECT_GUIDE, terminated_after_rollback=flag_before))
 
 
@@ -132,7 +133,7 @@ def refused_draft_rolled_back() -> Policy:
     return replace(POLICY, guide=replace(CORRECT_GUIDE, tokens_to_roll_back=refused_one_too))
 
 
-@fault("F8", "openvino.genai#4081", cause="crash", kind="crash")
+@fault("F8", "openvino.genai#4081", cause="matcher asked after its end", kind="crash")
 def mask_asked_behind_the_end() -> Policy:
     """The end token is accepted in the middle of a window, and the row behind it asks an ended matcher for a mask."""
     return replace(POLICY, guide=replace(CORRECT_GUIDE, is_masked=always_asked))
@@ -145,7 +146,7 @@ def first_mask_repeated() -> Policy:
     return replace(POLICY, guide=replace(CORRECT_GUIDE, drafts_seen=first_row))
 
 
-@fault("F10", "TensorRT-LLM#15022", "vllm#50924", cause="crash", kind="crash")
+@fault("F10", "TensorRT-LLM#15022", "vllm#50924", cause="mask rows miscounted", kind="crash")
 def masks_for_drafts_that_are_none() -> Policy:
     """The number of drafts falls to 0, and the masks are still counted as if each request had some: "bitmask must have
     the same batch size as logits"."""
