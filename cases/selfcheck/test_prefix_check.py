@@ -99,13 +99,33 @@ def test_a_wrong_hit_names_its_place_and_what_was_expected() -> None:
 
 
 def test_where_the_head_drafts_the_last_block_is_not_taken() -> None:
-    """Behind it the head's keys are of another text; and a state stands at 8 and 12, not at 4."""
+    """Behind it the head's keys are of another text. Of a's prompt a state is due at 4, though it was cut at 8."""
     mtp = replace(SCENARIO, drafter="mtp")
     assert causes(trace_of(*FED, (hit("c", 8),)), mtp) == []
     assert causes(trace_of(*FED, (hit("c", 12),)), mtp) == [(3, "c", "prefix hit too long")]
-    assert causes(trace_of(*FED, (hit("b", 0),)), mtp) == []
-    assert causes(trace_of(*FED, (hit("b", 4),)), mtp) == [(3, "b", "prefix hit too long")]
+    assert causes(trace_of(*FED, (hit("b", 4),)), mtp) == []
+    assert causes(trace_of(*FED, (hit("b", 0),)), mtp) == [(3, "b", "prefix not found")]
+    assert causes(trace_of(*FED, (hit("b", 8),)), mtp) == [(3, "b", "prefix hit too long")]
     assert causes(trace_of(*FED, (hit("c", 12),)), replace(mtp, k=0)) == []
+
+
+def test_a_prompt_leaves_a_state_where_a_lookup_can_use_it() -> None:
+    """However it is cut: in one piece it would leave none that is of use to the next request."""
+    at_once = (prompt("c", 13, 13, 20),)
+    assert causes(trace_of(at_once, (hit("b", 8),)), replace(SCENARIO, drafter="mtp")) == [
+        (1, "b", "prefix hit too long")
+    ]
+    longer = replace(
+        SCENARIO,
+        drafter="mtp",
+        requests=(*SCENARIO.requests[:2], Request(id="c", prompt=TEXT[:14], max_tokens=9)),
+    )
+    again = Request(id="b", prompt=(*TEXT[:13], 30), max_tokens=9)
+    longer = replace(longer, requests=(SCENARIO.requests[0], again, longer.requests[2]))
+    first = (prompt("c", 14, 14, 20),)
+    for cached, cause in [(8, None), (0, "prefix not found")]:
+        row = prompt("b", 14 - cached, 14, 40, cached=cached)
+        assert causes(trace_of(first, (row,)), longer) == ([(1, "b", cause)] if cause else [])
 
 
 def test_the_whole_prompt_is_never_taken() -> None:

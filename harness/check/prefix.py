@@ -37,7 +37,10 @@ class Shelf:
         return next((n * self.size for n in usable if tuple(tokens[: n * self.size]) in self.states), 0)
 
     def learn(self, lines: Sequence[Entry]) -> None:
-        """The blocks that rows filled, and the states they left at their ends: a piece of a prompt leaves but one."""
+        """The blocks that rows filled, and the states they left at their ends.
+
+        A piece of a prompt leaves but one state; whatever the pieces, there is one where a lookup can use it.
+        """
         for line in lines:
             row = line.row
             tokens = (*line.history, *row.committed)[: line.in_cache]
@@ -47,6 +50,9 @@ class Shelf:
                     self.block_of.setdefault(tokens[:end], row.blocks[place])
                 if not row.prompt_tokens or end == line.in_cache:
                     self.states.add(tokens[:end])
+            usable = (line.before // self.size - self.drops_last) * self.size
+            if row.prompt_tokens and line.in_cache == line.before and usable > 0:
+                self.states.add(tokens[:usable])
 
     def forget(self, lines: Sequence[Entry]) -> None:
         """What rows own for other tokens is not there any more."""

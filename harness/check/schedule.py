@@ -1,7 +1,8 @@
 """The schedule, from the trace alone: budget and rows kept to, nobody passed over, drafts cut only for a reason.
 
 Running requests come first, in the order they were admitted, then those that wait, in the order they came; a
-preempted one waits in front. Only a step that used its budget up may cut a row or leave a request out.
+preempted one waits in front. Only a step that used its budget up may cut a row or leave a request out; where prefixes
+are cached, a prompt is cut at block boundaries too.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ class _Queue:
         """A row is as long as its tokens, its drafts, k, the longest length and the budget allow."""
         row, rest = line.row, line.before - line.start
         if row.prompt_tokens:
-            fewest, most = self._piece(line.start, min(rest, row.tokens + max(spare, 0))), rest
+            at_boundary = (line.start + row.prompt_tokens) % self.scenario.block_size == 0
+            fewest, most = row.tokens if self.scenario.prefix_caching and at_boundary else rest, rest
         else:
             k = self.scenario.k if step.k is None else step.k
             start = max(self.planned.get(line.request, 0), line.start) if self.ahead else line.start
@@ -109,11 +111,6 @@ class _Queue:
         elif row.tokens < fewest and spare > 0:
             words = f"the row has {row.tokens} tokens of {fewest}, and nothing that could have cut it"
             yield _wrong(step, line.request, "kept", "row too short", words)
-
-    def _piece(self, start: int, size: int) -> int:
-        """With prefix caching a piece of a prompt ends at the last block boundary that it reaches."""
-        end = (start + size) // self.scenario.block_size * self.scenario.block_size
-        return end - start if self.scenario.prefix_caching and end > start else size
 
     def _drafts(self, step: StepTrace, line: Entry) -> Iterator[Divergence]:
         """A row's drafts are the first of those proposed; where it has more places, placeholders."""
