@@ -23,9 +23,11 @@ endif
 NEW_ENOUGH = { $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
                { echo "specharness needs Python 3.11 or newer, and $(PYTHON) is not:" \
                       "say PYTHON=/path/to/python3.11" >&2; exit 1; }; }
+EXPLORES   = $(if $(SEED),--seed '$(SEED)') $(if $(WORKERS),--workers '$(WORKERS)') $(if $(ON),--on '$(ON)') \
+             $(if $(FAULT),--fault '$(FAULT)')
 VERDICT    = code=$$?; echo "{\"verb\": \"$@\", \"exit\": $$((code != 0))}"; exit $$code
 
-.PHONY: help repro test lint doctor
+.PHONY: help repro test matrix explore lint doctor
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -37,6 +39,12 @@ repro: $(READY) ## reproduce an issue: ISSUE=24881 or PR=24957, and TARGET= VARI
 
 test: $(READY) ## lint, types, house rules and every test that needs no GPU
 	@$(NEEDS) $(PY) -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal $(ARGS); $(VERDICT)
+
+matrix: $(READY) ## every fault against every check: SEED= WORKERS= ON=ray
+	@$(NEEDS) $(PY) -m harness.cli matrix $(EXPLORES) $(ARGS)
+
+explore: $(READY) ## draw scenarios for SECONDS=60 and make small what is wrong: SEED= WORKERS= FAULT= ON=ray
+	@$(NEEDS) $(PY) -m harness.cli explore $(if $(SECONDS),--seconds '$(SECONDS)') $(EXPLORES) $(ARGS)
 
 lint: $(READY) ## ruff and mypy alone
 	@$(NEEDS) $(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m mypy; $(VERDICT)

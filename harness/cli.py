@@ -19,6 +19,7 @@ from typing import Any
 from harness import __version__
 from harness.codec import encode
 from harness.errors import HarnessError, UsageError
+from harness.explore_cli import add_verbs as add_explore_verbs
 
 Verb = Callable[[argparse.Namespace], dict[str, Any]]
 ABOVE = {2: 128, 3: 129}
@@ -135,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     table.set_defaults(run=_upstream_table)
     for verb in (bisect, table):
         _add_releases(verb)
+    add_explore_verbs(verbs, _prepare)
 
     listing = verbs.add_parser("list", help="list what exists")
     listing.add_argument("what", choices=("issues", "variants", "events"))

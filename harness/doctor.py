@@ -26,7 +26,7 @@ OLDEST_PYTHON = (3, 11)
 ENOUGH_DISK = 2 * 2**30  # bytes: models, traces and reports of a long night; an environment is another 3 GB
 
 VERBS: dict[str, tuple[str, ...]] = {  # verb -> groups of requirements: "" is the core, the others are extras
-    "repro": ("",),
+    **dict.fromkeys(("repro", "matrix", "explore"), ("",)),
     "test": ("", "dev"),
     "lint": ("dev",),
     "gate": ("", "dev"),

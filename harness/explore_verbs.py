@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from harness.cases import REFERENCE_VARIANT
-from harness.engine.faults import FAULTS
+from harness.engine.faults import faults as all_faults
 from harness.engine.variants import VARIANTS, variant
 from harness.explore.campaign import Job
 from harness.explore.coverage import Coverage
@@ -117,9 +117,9 @@ def _declared() -> list[Declared]:
         Declared(
             name=one.name, row=one.row, cause=one.cause, kind=one.kind, tensor=one.tensor, layer=one.layer
         )
-        for one in FAULTS.values()
+        for one in all_faults().values()
     ]
-    others = (name for name in VARIANTS if name != REFERENCE_VARIANT and name not in FAULTS)
+    others = (name for name in VARIANTS if name != REFERENCE_VARIANT)
     return [*faults, *(Declared(name=name, counted=False) for name in others)]
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from harness.errors import EngineError, UsageError
@@ -16,6 +17,8 @@ from harness.errors import EngineError, UsageError
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Where = Literal["processes", "ray"]
+PACKAGE = Path(__file__).resolve().parents[1]
+"""What a machine of the cluster gets, beside its own copy of what this package needs."""
 PASSED_ON = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TRITON_INTERPRET")
 """What the command line decides before any import, and a worker elsewhere must be told."""
 
@@ -66,12 +69,11 @@ def _on_ray(function: Callable[[Task], Result], tasks: Iterator[Task], workers: 
         import ray
     except ImportError:
         raise UsageError("ON=ray needs Ray", hint="pip install 'specharness[cluster]'") from None
-    import harness
 
     told = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     ray.init(
         num_cpus=None if os.environ.get("RAY_ADDRESS") else workers,
-        runtime_env={"py_modules": [harness], "env_vars": told},
+        runtime_env={"py_modules": [str(PACKAGE)], "env_vars": told},
         log_to_driver=False,
         include_dashboard=False,
     )

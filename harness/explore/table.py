@@ -6,21 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 
+from harness.check.observe import PAIRED
 from harness.explore.coverage import Coverage
 from harness.explore.matrix import Matrix, Row
-
-COVERED = {
-    "trim to zero": "grammar trims to zero",
-    "a >= 2": "several accepted",
-    "preemption": "preempted",
-    "prefix hit": "prefix hit",
-    "padded row": "padded rows",
-    "row move": "row moved",
-    "end in a window": "end inside a window",
-    "mixed prefill": "prompt beside verify rows",
-    "k change": "draft length changed",
-}
-"""What must happen together, every one with every other, in the runs of the correct engine: by event."""
 
 
 def terminal(matrix: Matrix) -> Table:
@@ -61,7 +49,7 @@ def page(matrix: Matrix, coverage: Coverage, command: str) -> str:
 
 def empty_pairs(coverage: Coverage) -> list[str]:
     """Pairs of the events that must meet, and did not."""
-    return [f"{one} + {other}" for one, other in coverage.empty(COVERED.values())]
+    return [f"{one} + {other}" for one, other in coverage.empty(PAIRED)]
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -99,12 +87,11 @@ def _checks(matrix: Matrix) -> list[str]:
 
 
 def _pairs(coverage: Coverage) -> list[str]:
-    events = list(COVERED.items())
     rows = [
-        (name, *(f"{coverage.together(event, other):,}" if event != other else "" for _, other in events))
-        for name, event in events
+        (one, *(f"{coverage.together(one, other):,}" if one != other else "" for other in PAIRED))
+        for one in PAIRED
     ]
-    return _table(("", *COVERED), rows)
+    return _table(("", *PAIRED), rows)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
