@@ -208,8 +208,7 @@ class Engine:
             request.finish_reason = self._finish_reason(request, result.stops)
             if self.policy.refreshes_accepted(had_drafts) or row.in_prompt:
                 request.num_accepted = self.policy.accepted_count(self._outcome(row, result, had_drafts))
-            if self.config.regime == "trim":
-                request.num_planned = request.num_computed
+            request.num_planned -= row.end - request.num_computed
             if request.finish_reason:
                 self._finished.append(request)
                 if self.policy.frees_at_once():

@@ -70,7 +70,7 @@ class Run:
             crash=crash,
             compilations=self._counting.count() if self._counting else {},
             counters=dict(self._engine.counters),
-            notes=self._target.setting,
+            notes={**self._target.setting, "snapshots": str(self._engine.config.num_snapshots)},
         )
 
     def _drive(self) -> None:

@@ -1,7 +1,7 @@
 """What today's Triton refuses of released kernels, taken as the Triton that they shipped with took it.
 
-* A constant (``tl.constexpr``) that is listed in ``do_not_specialize``: until Triton 3.4 the list had no effect on it,
-  later ones refuse the kernel (triton-lang/triton#8275). It is a constant here as it was there.
+* A constant (``tl.constexpr``) that is listed in ``do_not_specialize``: Triton 3.4 ignored that, and the one of
+  today refuses the kernel (3.6 does; triton-lang/triton#8275). It is a constant here as it was there.
 """
 
 from __future__ import annotations
