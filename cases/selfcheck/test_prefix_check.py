@@ -166,6 +166,16 @@ def test_a_block_that_holds_other_tokens_now_is_gone() -> None:
     assert causes(trace_of(*gone, (hit("c", 12),)), other) == [(4, "c", "prefix hit too long")]
 
 
+def test_a_block_in_another_place_is_gone_too() -> None:
+    """b has a's first tokens, and is given a's first block for those behind them: its own first block is filed."""
+    again = Request(id="c", prompt=TEXT[:5], max_tokens=9)
+    b = replace(SCENARIO.requests[1], prompt=TEXT[:4])
+    scenario = replace(SCENARIO, requests=(SCENARIO.requests[0], b, again))
+    fed = ((prompt("a", 4, 4),), (prompt("b", 4, 4, 9, blocks=(7, 1)),), (verify("b", 5, 10, blocks=(7, 1)),))
+    row = prompt("c", 1, 5, 40, cached=4, blocks=(7, 9))
+    assert causes(trace_of(*fed, (row,)), scenario) == []
+
+
 def test_where_states_may_have_been_evicted_less_is_right_too() -> None:
     for notes in ({"snapshots": "1"}, {}):
         assert causes(trace_of(*FED, (hit("c", 0),), notes=notes)) == []

@@ -59,8 +59,8 @@ class Shelf:
         chain_of = {block: chain for chain, block in self.block_of.items()}
         for line in lines:
             for place, block in enumerate(line.row.blocks):
-                chain = chain_of.get(block)
-                if chain is not None and line.history[: (place + 1) * self.size] != chain:
+                chain, end = chain_of.get(block), (place + 1) * self.size
+                if chain is not None and (len(chain) != end or line.history[:end] != chain):
                     self.block_of.pop(chain, None)
 
 
