@@ -28,7 +28,7 @@ THRESHOLD = 1e-5
 GAUGE = Gauge(noise=(1e-6,), signal=(1e-2,))
 GAUGES = Gauges(conv=GAUGE, recurrent=GAUGE, logits=GAUGE)
 PLANS = {
-    "r0": Plan(turns=((3, 4), (3, 3), (3, 1), (3, 4), (3, 2))),
+    "r0": Plan(turns=((3, 4), (3, 3), (3, 1), (3, 2), (3, 2))),
     "r1": Plan(turns=((3, 2), (3, 4), (3, 2), (3, 3), (3, 2))),
     "r2": Plan(turns=((3, 1), (3, 2), (3, 3), (3, 2), (3, 2))),
 }
@@ -138,10 +138,23 @@ def test_memory_that_nobody_wrote_is_named_with_its_place(stage: Stage) -> None:
 
 
 def test_columns_that_nobody_wrote_are_named(stage: Stage) -> None:
-    live = stage.live()
+    live, fed = stage.live(), stage.row().accepted
+    assert fed == 2
+    for column, cause in ((0, "started from unwritten memory"), (1, "unwritten memory")):
+        conv = live.conv.copy()
+        conv[0, column] = 136.0
+        assert stage.diagnosis("conv", conv, live.recurrent).cause == cause
+    late = np.concatenate([np.full_like(live.conv[:, :1], 136.0), live.conv[:, :2]], axis=1)
+    found = stage.diagnosis("conv", late, live.recurrent)
+    assert found.cause == "lags"
+    assert "began in memory that nobody wrote" in found.words
+
+
+def test_another_requests_tokens_before_its_own_are_a_wrong_start(stage: Stage) -> None:
+    live, other = stage.live(), stage.live("r1")
     conv = live.conv.copy()
-    conv[0, 0] = 136.0
-    assert stage.diagnosis("conv", conv, live.recurrent).cause == "unwritten memory"
+    conv[0, 0] = other.conv[0, 1]
+    assert stage.diagnosis("conv", conv, live.recurrent).cause == "started from another request"
 
 
 # Columns.
@@ -202,6 +215,29 @@ def test_a_count_of_the_step_before_last_is_told_by_all_rows_of_the_step(stage: 
     mine = wrong.pop("r0")
     found = stage.diagnosis("recurrent", mine.conv, mine.recurrent, others=wrong)
     assert found.cause == "accepted count one step old"
+
+
+def test_a_count_that_the_next_row_shows_to_be_wrong_is_named(stage: Stage) -> None:
+    old = stage.state("r0", stage.row(step=STEP - 1).num_computed - 1)
+    state = LayerState(
+        conv=old.conv, recurrent=old.recurrent, tokens_included=stage.row(step=STEP - 1).num_computed
+    )
+    for said, cause in (
+        (3, "accepted count one step old"),
+        (0, "accepted count out of range"),
+        (2, "accepted count of another row"),
+        (1, "lags"),
+    ):
+        trace = stage.with_rows({"r0": {"previous_accepted": said}})
+        steps = list(trace.steps)
+        steps[STEP - 1] = replace(
+            steps[STEP - 1],
+            rows=tuple(replace(r, state=state) if r.request == "r0" else r for r in steps[STEP - 1].rows),
+        )
+        at = Coordinate(step=STEP - 1, request="r0", layer=0, tensor="recurrent")
+        found = diagnose(replace(trace, steps=tuple(steps)), stage.reference, at, THRESHOLD)
+        assert found is not None
+        assert found.cause == cause
 
 
 def test_a_count_that_the_engine_itself_reports_wrong_names_its_source(stage: Stage) -> None:
@@ -285,6 +321,7 @@ def test_other_logits_are_put_down_to_attention(stage: Stage) -> None:
         ("RuntimeError", "numAcceptedTokens[0]=4 exceeds varlen segment length=2", "more committed than drafted"),
         ("TypeError", "'NoneType' object is not subscriptable", "nothing where a value was expected"),
         ("KeyError", "'r1'", "missing entry"),
+        ("IndexError", "pop from an empty deque", "missing entry"),
         ("RuntimeError", "something else", "crash"),
     ],
 )  # fmt: skip

@@ -8,6 +8,7 @@ import numpy as np
 
 from harness.check.distance import relative_rms
 from harness.check.hypotheses import REACH, Scene
+from harness.check.hypotheses.scene import tokens
 from harness.check.poison import unwritten
 from harness.check.reference import start_of
 from harness.trace import Array, RowTrace
@@ -22,7 +23,7 @@ def read_columns(scene: Scene, layer: int, columns: Array, threshold: float) -> 
     expected = [f"{request}[{index}]" for index in range(count - width, count)]
     library = {
         f"{row.request}[{index}]": column
-        for row in scene.beside
+        for row in [*scene.strangers().values(), *scene.beside]
         for index, column in _inputs(scene, row, layer)
     }
     before = range(count - width, 0)  # of a history that is shorter than the window
@@ -36,16 +37,40 @@ def read_columns(scene: Scene, layer: int, columns: Array, threshold: float) -> 
     if any(name is None for name in held):
         return None
     names = [str(name) for name in held]
-    words = f"the columns hold {' '.join(names)}, expected {' '.join(expected)}"
-    if "zeros" in names:
-        return "zero", f"a part of the history is zero: {words}"
-    if "unwritten" in names:
+    return _told(scene, names, expected)
+
+
+def _told(scene: Scene, held: list[str], expected: list[str]) -> tuple[str, str]:
+    words = f"the columns hold {' '.join(held)}, expected {' '.join(expected)}"
+    own = f"{scene.row.request}["
+    fed = min(scene.row.num_computed - scene.start, len(held))
+    lead = len([name for name in held if name == "unwritten"]) if held[0] == "unwritten" else 0
+    rest, end = held[lead:], held[-1].removeprefix(own).rstrip("]")
+    if lead and rest and end.isdigit() and rest == _run(own, int(end), len(rest)):
+        lag = scene.count - 1 - int(end)
+        if lag:
+            return "lags", f"the state lags by {tokens(lag)}, and began in memory that nobody wrote: {words}"
+        if lead == len(held) - fed:
+            return (
+                "started from unwritten memory",
+                f"memory that nobody wrote stands before its tokens: {words}",
+            )
+    if "unwritten" in held:
         return "unwritten memory", f"memory that nobody wrote is in the history: {words}"
-    if any(name.startswith("token ") for name in names):
+    if "zeros" in held:
+        return "zero", f"a part of the history is zero: {words}"
+    strangers = [name for name in held if not name.startswith((own, "token "))]
+    if fed < len(held) and held[-fed:] == expected[-fed:] and len(strangers) == len(held) - fed:
+        return "started from another request", f"another request's tokens stand before its own: {words}"
+    if any(name.startswith("token ") for name in held):
         return "wrong token", f"tokens that were not the row's were fed: {words}"
-    if all(name.startswith(f"{request}[") for name in names):
+    if not strangers:
         return "tokens out of order", f"tokens of the request are mixed: {words}"
     return "rows mixed", f"tokens of several rows are mixed: {words}"
+
+
+def _run(own: str, end: int, length: int) -> list[str]:
+    return [f"{own}{index}]" for index in range(end - length + 1, end + 1)]
 
 
 def _among(library: dict[str, Array], column: Array, right: str, threshold: float) -> str | None:

@@ -14,26 +14,30 @@ FITS = 1e-4
 """Relative RMS up to which a state is that of a count: float32 is far below, a lost token far above."""
 
 
+def reported_count(scene: Scene) -> tuple[str, str] | None:
+    """A count that the trace itself shows to be wrong: the row's own, or the one that its state is read by."""
+    row, after = scene.row, scene.row_after
+    older = [max(r.accepted, 1) for r in [*scene.before, row]]
+    counts = [] if row.prompt_tokens else [(row.previous_accepted, scene.accepted_before, older[:-2])]
+    counts += [(after.previous_accepted, older[-1], older[:-1])] if after else []
+    for said, a, earlier in counts:
+        if said == a:
+            continue
+        words = f"the step before committed {a}, and it counted {said}"
+        others = [r.request for r in scene.beside if r is not row and _committed_before(scene, r) == said]
+        if said < 1:
+            return "accepted count out of range", words
+        if said in earlier:
+            return "accepted count one step old", f"{words}, as of an earlier step"
+        if others:
+            return "accepted count of another row", f"{words}, as of {others[0]}"
+        return "accepted count wrong", words
+    return None
+
+
 def whose_count(scene: Scene, used: int) -> tuple[str, str] | None:
     """A more particular class for a row that started as if its step before had committed ``used`` tokens, and why."""
-    a, said = scene.accepted_before, scene.row.previous_accepted
-    older = [max(row.accepted, 1) for row in scene.before[:-1]]
-    if said != a:
-        if said in older:
-            return (
-                "accepted count one step old",
-                f"its step before committed {a}, and it still counted {said}",
-            )
-        others = [row.request for row in scene.beside if _committed_before(scene, row) == said]
-        if others:
-            return (
-                "accepted count of another row",
-                f"its step before committed {a}, and it counted the {said} of {others[0]}",
-            )
-        return None
-    if used == 1:
-        return None  # column 0, where every row without a count reads
-    return _of_which_rows(scene)
+    return None if used == 1 else _of_which_rows(scene)  # column 0 is where every row without a count reads
 
 
 def _of_which_rows(scene: Scene) -> tuple[str, str] | None:

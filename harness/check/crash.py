@@ -23,6 +23,7 @@ CAUSES = (
     ("mask rows miscounted", r"mask row|bitmask"),
     ("more committed than drafted", r"the script commits|exceeds? varlen segment|accepted tokens? exceed"),
     ("rows and drafts disagree", r"drafts need|num_decodes|num_spec_decodes"),
+    ("missing entry", r"KeyError|not found in|is not in (list|deque)|pop from an empty"),
     (
         "index out of range",
         r"out of range|out of bounds|illegal (memory )?access|IndexError|must lie in|index -?\d+ is",
@@ -32,7 +33,6 @@ CAUSES = (
         r"shape|sizes? of tensor|size mismatch|must match|invalid for input of size|expanded size|broadcast"
         r"|cannot be multiplied|expected size|argument \d+ is (longer|shorter)|number of elements",
     ),
-    ("missing entry", r"KeyError|not found in|is not in (list|deque)|pop from an empty"),
     ("nothing where a value was expected", r"NoneType"),
     ("assertion", r"AssertionError"),
 )

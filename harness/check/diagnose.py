@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.check.columns import read_columns
-from harness.check.counts import whose_count
+from harness.check.counts import reported_count, whose_count
 from harness.check.crash import cause_of_crash
 from harness.check.distance import relative_rms
 from harness.check.gauge import Gauges
@@ -73,7 +73,12 @@ def diagnose(trace: Trace, reference: Reference, at: Coordinate, threshold: floa
     scene = Scene(trace=trace, reference=reference, step=at.step, row=row)
     ranked = [(_residual(seen, _pick(h, at.tensor, layer)), h) for h in hypotheses(scene)]
     least = min(residual for residual, _ in ranked)
-    residual, best = next(entry for entry in ranked if entry[0] <= least * AS_GOOD)
+    fitting = [entry for entry in ranked if entry[0] <= least * AS_GOOD]
+    residual, best = next((e for e in fitting if _fits_both(row.state, e[1], layer, threshold)), fitting[0])
+    if counted := reported_count(scene):
+        return Diagnosis(
+            cause=counted[0], words=f"{counted[1]}; nearest: {best.words} (residual {residual:.2g})"
+        )
     if residual > threshold:
         return _otherwise(scene, at, layer, seen, threshold) or Diagnosis(
             cause=None, words=f"no known mistake fits; nearest: {best.words} (residual {residual:.2g})"
@@ -84,6 +89,14 @@ def diagnose(trace: Trace, reference: Reference, at: Coordinate, threshold: floa
     beside = f"; next best: {other[1].words} ({other[0]:.2g})" if other else ""
     cause, words = _refined(scene, at, layer, best)
     return Diagnosis(cause=cause, words=f"{words} (residual {residual:.2g}{beside})")
+
+
+def _fits_both(state: LayerState, hypothesis: Hypothesis, layer: int, threshold: float) -> bool:
+    """Whether a hypothesis explains both tensors of a layer."""
+    return all(
+        _residual(_pick(state, tensor, layer), _pick(hypothesis, tensor, layer)) <= threshold
+        for tensor in ("conv", "recurrent")
+    )
 
 
 def _refined(scene: Scene, at: Coordinate, layer: int, best: Hypothesis) -> tuple[str, str]:

@@ -82,6 +82,19 @@ class Scene:
             if row.request == self.row.request and not row.discarded
         ]
 
+    @property
+    def row_after(self) -> RowTrace | None:
+        """The request's next verify row, unless its memory was taken away before."""
+        rows = (
+            row
+            for step in self.trace.steps
+            if step.index > self.step
+            for row in step.rows
+            if row.request == self.row.request
+        )
+        row = next(rows, None)
+        return None if row is None or row.prompt_tokens or row.discarded else row
+
     @cached_property
     def beside(self) -> list[RowTrace]:
         """All rows of the step that count, in batch order, this one included."""
