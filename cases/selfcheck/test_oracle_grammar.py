@@ -223,7 +223,7 @@ def test_a_reasoning_is_free_up_to_its_marker(
     a, b, x = (tokenizer.encode(letter).ids[0] for letter in "abx")
     marker, stop = tokenizer.token_to_id("<|im_start|>"), ruling.vocabulary.stop_ids[0]
     reasoning = ReasoningJudge(ruling, marker)
-    for thought in ([], [x, x], [stop, b]):
+    for thought in ([], [x, x], [b, stop]):
         thinking = reasoning.replay(thought)
         assert thinking.allowed().all()
         assert not thinking.terminated
