@@ -215,6 +215,17 @@ def test_a_row_that_was_planned_ahead_may_be_discarded() -> None:
     ]
 
 
+def test_a_discarded_row_passes_nobody_over() -> None:
+    """Its request came first; the budget is spent on it although it is over."""
+    ahead = replace(AHEAD, token_budget=4, requests=SCENARIO.requests[:2])
+    done = (
+        (prompt("a", 4, 4),),
+        (prompt("a", 2, 6, finish_reason="length"), prompt("b", 2, 2)),
+        (verify("a", 6, committed=(), discarded=True),),
+    )
+    assert causes(trace_of(*done), ahead) == []
+
+
 def test_lengths_are_planned_as_if_all_drafts_were_accepted() -> None:
     """The row before ends at 10 of 12 tokens at best, so 0 or 1 drafts may have been planned, or none."""
     near = replace(AHEAD, max_model_len=13)

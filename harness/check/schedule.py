@@ -127,7 +127,11 @@ class _Queue:
             yield _wrong(step, name, "kept", "drafts are not the proposed ones", words)
 
     def _running_left_out(self, step: StepTrace, lines: Sequence[Entry], spare: int) -> Iterator[Divergence]:
-        here = {line.request: self.running.get(line.request, step.index) for line in lines}
+        here = {
+            line.request: self.running.get(line.request, step.index)
+            for line in lines
+            if line.request not in self.over
+        }
         for name, since in self.running.items():
             full = self.ahead and self.planned[name] >= self.scenario.max_model_len - 1
             if name in here or full:
