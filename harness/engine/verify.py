@@ -58,20 +58,27 @@ class Verifier:
             [row.drafts for row, _ in yielding],
             mixed=len({row.in_prompt for row in rows}) > 1,
         )
+        masked = apply_masks(logits, masks)
         results = []
         start = 0
         for row, span in zip(rows, spans, strict=True):
             end = start + (len(row.drafts) + 1 if row.ends_prompt else 0)
-            results.append(self._result(row, logits[start:end], masks[start:end], forward.routing[span]))
+            mine = slice(start, end)
+            chosen = self._choose(row, masked[mine]) if row.ends_prompt and not row.discarded else []
+            results.append(self._result(row, chosen, logits[mine], masks[mine], forward.routing[span]))
             start = end
         return results
 
     def _result(
-        self, row: ScheduledRow, logits: torch.Tensor, masks: torch.Tensor, routing: torch.Tensor
+        self,
+        row: ScheduledRow,
+        chosen: list[int],
+        logits: torch.Tensor,
+        masks: torch.Tensor,
+        routing: torch.Tensor,
     ) -> RowResult:
         request = row.request
         counts = row.ends_prompt and not row.discarded
-        chosen = self._choose(row, apply_masks(logits, masks)) if counts else []
         cut = self._cut(request, chosen)
         return RowResult(
             request=request,
@@ -94,17 +101,14 @@ class Verifier:
         request = row.request
         if request.turns is not None:
             return list(request.turns.popleft().committed[: len(row.drafts) + 1])
-        laws = _laws(row, masked)
-        cut_off = row.refused_next and PLACEHOLDER not in row.drafts
+        laws, known = request.draft_probs, sum(draft != PLACEHOLDER for draft in row.drafts)
         return self._sampler.sample(
             masked,
             row.drafts,
-            laws,
+            None if laws is None else laws[: len(row.drafts)],
             request.sampling,
             request.generator,
-            refused=request.draft_probs[len(row.drafts)]
-            if request.draft_probs is not None and cut_off
-            else None,
+            refused=laws[known] if laws is not None and row.refused_next else None,
         )
 
     def _cut(self, request: EngineRequest, chosen: list[int]) -> Cut:
@@ -125,15 +129,3 @@ def _places(row: ScheduledRow, span: slice) -> range:
     """Packed places of the tokens whose logits judge the row's drafts and give one token more."""
     end = span.stop - row.filler
     return range(end - len(row.drafts) - 1, end)
-
-
-def _laws(row: ScheduledRow, logits: torch.Tensor) -> torch.Tensor | None:
-    """The drafter's laws ``[n, vocab]`` of a row's drafts; a placeholder that was never drawn has none: zero."""
-    laws = row.request.draft_probs
-    if laws is None:
-        return None
-    n = len(row.drafts)
-    padded = logits.new_zeros(n, logits.shape[1])
-    known = min(n, sum(draft != PLACEHOLDER for draft in row.drafts) + row.refused_next, len(laws))
-    padded[:known] = laws[:known]
-    return padded

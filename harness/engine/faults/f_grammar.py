@@ -120,7 +120,7 @@ def advance_deferred_at_the_switch() -> Policy:
     return replace(POLICY, guide=replace(CORRECT_GUIDE, held_back=wait_at_the_switch))
 
 
-@fault("F5", "vllm#25905", cause="matcher behind", kind="ledger", tensor="matcher history")
+@fault("F5", "vllm#25905", cause="unconstrained mask", kind="grammar", tensor="mask")
 def end_stays_in_force() -> Policy:
     """A draft that ended the grammar is rolled back, but the flag that says so stays: the request is taken for over, so
     nothing is masked, and the matcher reads nothing more."""
