@@ -105,8 +105,7 @@ def _tokens_of(scene: Scene, row: RowTrace) -> list[int]:
 def _other_order(scene: Scene, first: FirstLayer, batch: _Batch) -> Iterator[Hypothesis]:
     """The row's own tokens, in another order."""
     length = len(scene.fed)
-    orders = list(permutations(range(length)))[1:] if length <= SHORT else [tuple(range(length))[::-1]]
-    for order in orders:
+    for order in _orders(length):
         moved = [scene.fed[i] for i in order]
         names = batch.told([batch.begin + i for i in order])
         yield scene.in_first_layer(
@@ -114,6 +113,11 @@ def _other_order(scene: Scene, first: FirstLayer, batch: _Batch) -> Iterator[Hyp
             f"the row's tokens were fed in the order {names}",
             *first.after(moved, batch.conv, batch.recurrent),
         )
+
+
+def _orders(length: int) -> list[tuple[int, ...]]:
+    """Orders of a row's tokens other than its own; of a long row only the reverse."""
+    return list(permutations(range(length)))[1:] if length <= SHORT else [tuple(range(length))[::-1]]
 
 
 def _other_tokens(scene: Scene, first: FirstLayer, batch: _Batch) -> Iterator[Hypothesis]:
@@ -148,9 +152,7 @@ def _other_rows(scene: Scene, first: FirstLayer, batch: _Batch) -> Iterator[Hypo
             for place in range(len(batch.ids))
             if place != own[i]
         ]
-        runs += [
-            [own[i] for i in order] for order in list(permutations(range(length)))[1:] if length <= SHORT
-        ]
+    runs += [[own[i] for i in order] for order in _orders(length)]
     for places in runs:
         words = f"behind the convolution the row was given {batch.told(places)}, not {batch.told(own)}"
         recurrent = first.fold(batch.recurrent, pick(batch.fed, places))
