@@ -148,7 +148,7 @@ class BatchBuilder:
         self._policy.check_capture(captured, rows, self._config.num_slots, k)
         end = int(spec.query_start_loc[-1])
         bounds = _into(self._query_start_loc, spec.query_start_loc, rows + 1, fill=captured)
-        padding = torch.arange(1, rows - real + 1, device=bounds.device) * (k + 1) + end
+        padding = torch.arange(1, max(rows - real, 0) + 1, device=bounds.device) * (k + 1) + end
         bounds[real + 1 :] = padding.clamp(max=captured)
         indexed = self._policy.index_rows(rows, real)
         stale = self._state_indices[real:indexed].clone()

@@ -35,7 +35,7 @@ def state_blocks(found: int, drops_last: bool) -> int:
 def snapshot_column(boundary: int, start: int, num_tokens: int, num_computed: int) -> int:
     """The column that holds the state after ``boundary`` tokens, in a row of ``num_tokens`` tokens from ``start`` on of
     which those up to ``num_computed`` are committed."""
-    return boundary - start - 1
+    return max(boundary - start, 1) - 1
 
 
 def column_of_layer(column: int, layer: int) -> int:

@@ -31,7 +31,7 @@ def within_the_row(num_accepted: Sequence[int], lengths: Sequence[int]) -> None:
     """What the step before accepted fits into this step's row."""
     for i, (accepted, length) in enumerate(zip(num_accepted, lengths, strict=True)):
         if accepted > length:
-            raise ValueError(f"num_accepted_tokens[{i}]={accepted} exceeds the row's length {length}")
+            raise ValueError(f"num_accepted_tokens[{i}]={accepted} exceeds varlen segment length {length}")
 
 
 def first_rows(table: torch.Tensor, is_spec: torch.Tensor) -> torch.Tensor:
@@ -88,21 +88,21 @@ def capture_of_whole_rows() -> Policy:
     return replace(POLICY, check_capture=whole_rows_only)
 
 
-@fault("A5", "vllm#25743", cause="another request's slots", kind="state", tensor="conv", layer=0)
+@fault("A5", "vllm#25743", cause="unwritten memory", kind="state", tensor="conv", layer=0)
 def stride_ignored() -> Policy:
     """The slots of a prompt batch are a column of the [R, k + 1] table, and the kernel ignores the stride: the second
     prompt writes its state into the first one's slots."""
     return replace(POLICY, prefill_indices=as_if_contiguous)
 
 
-@fault("A6", "vllm-ascend#9956", "vllm-ascend#10372", cause="accepted count refused", kind="crash")
+@fault("A6", "vllm-ascend#9956", "vllm-ascend#10372", cause="more committed than drafted", kind="crash")
 def accepted_count_against_this_row() -> Policy:
     """The count of the step before is held against the length of this step's row: four accepted, then a trim to one
     draft, and the kernel refuses a legal batch."""
     return replace(POLICY, check_accepted=within_the_row)
 
 
-@fault("A7", "vllm#37035", cause="row cut short", kind="state", tensor="recurrent", layer=0)
+@fault("A7", "vllm#37035", cause="unwritten memory", kind="state", tensor="recurrent", layer=0)
 def four_tokens_at_most() -> Policy:
     """The verify kernel was made for four tokens a row: with k of four and more, the rest of a row is not folded in."""
     return replace(
@@ -110,7 +110,7 @@ def four_tokens_at_most() -> Policy:
     )
 
 
-@fault("A8", "vllm#52792", cause="another request's slots", kind="state", tensor="conv", layer=0)
+@fault("A8", "vllm#52792", cause="lags", kind="state", tensor="conv", layer=0)
 def table_of_the_first_rows() -> Policy:
     """In a mixed batch the slot table of all rows is handed to the verify kernel as it stands: a speculative row behind
     a prompt gets the prompt's slots."""

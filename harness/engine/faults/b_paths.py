@@ -58,14 +58,14 @@ def zero_draft_row() -> Policy:
     return replace(POLICY, is_speculative=has_drafts)
 
 
-@fault("B2", "vllm#30877", cause="accepted count one step old", kind="ledger", tensor="num_accepted_tokens")
+@fault("B2", "vllm#30877", cause="accepted count one step old", kind="state", tensor="conv", layer=0)
 def stale_accepted_count() -> Policy:
     """A step without any draft leaves the accepted counts of the step before: the next one reads another slot than the
     one that was written."""
     return replace(POLICY, refreshes_accepted=only_with_drafts)
 
 
-@fault("B3", "sglang#26351", cause="lags", kind="state", tensor="conv", layer=0)
+@fault("B3", "sglang#26351", cause="accepted count one step old", kind="state", tensor="conv", layer=0)
 def lookup_drafts_never_committed() -> Policy:
     """With the prompt-lookup drafter the step behind verification is missing: whatever is accepted, the state stays the
     one behind the first token."""
@@ -93,7 +93,7 @@ def padded_prompt_tail() -> Policy:
     return replace(POLICY, scheduler=replace(CORRECT_SCHEDULER, filler=as_long_as_neighbours))
 
 
-@fault("B7", "vllm#32118", cause="started from stale memory", kind="state", tensor="conv", layer=0)
+@fault("B7", "vllm#32118", cause="started from another request", kind="state", tensor="conv", layer=0)
 def one_token_prompt_decodes() -> Policy:
     """A new request with a prompt of one token is taken for a decode by its length, so it starts from whatever its slot
     holds."""

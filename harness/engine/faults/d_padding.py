@@ -115,7 +115,7 @@ def waits_for_room_to_draft() -> Policy:
     return replace(POLICY, scheduler=replace(CORRECT_SCHEDULER, deserves_row=with_a_draft))
 
 
-@fault("D8", "vllm#45100", cause="accepted count one step old", kind="ledger", tensor="num_accepted_tokens")
+@fault("D8", "vllm#45100", cause="accepted count one step old", kind="state", tensor="conv", layer=0)
 def count_copied_too_early() -> Policy:
     """Accepted counts are copied to the CPU while the step still writes them: the next step has those of the one
     before."""

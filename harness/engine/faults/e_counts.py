@@ -86,7 +86,7 @@ def placeholder_embedded() -> Policy:
     return replace(POLICY, embedded_ids=as_they_are)
 
 
-@fault("E8", "vllm#31944", cause="stale drafts", kind="drafts")
+@fault("E8", "vllm#31944", cause="drafts out of place", kind="drafts")
 def drafts_survive_preemption() -> Policy:
     """A preempted request keeps its drafts; they belong to a place that it will not come to in this way."""
     return replace(POLICY, scheduler=replace(CORRECT_SCHEDULER, keeps_drafts=yes))
@@ -98,9 +98,7 @@ def old_drafts_reused() -> Policy:
     return replace(POLICY, next_proposals=old_ones)
 
 
-@fault(
-    "E9", "1Cat-vLLM#73", cause="accepted count of another row", kind="ledger", tensor="num_accepted_tokens"
-)
+@fault("E9", "1Cat-vLLM#73", cause="accepted count of another row", kind="state", tensor="conv", layer=0)
 def counts_do_not_move() -> Policy:
     """What is kept by row stays in its place when a request moves into the row of one that has left."""
     return replace(POLICY, scheduler=replace(CORRECT_SCHEDULER, moved_count=of_the_vacated))

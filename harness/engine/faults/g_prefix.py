@@ -70,7 +70,7 @@ def snapshot_one_block_above() -> Policy:
     return replace(POLICY, prefix=replace(CORRECT_PREFIX, usable_boundary=last_one))
 
 
-@fault("G4", "vllm#53505", cause="stale snapshot", kind="state", tensor="conv", layer=0)
+@fault("G4", "vllm#53505", cause="snapshot of another boundary", kind="state", tensor="conv", layer=0)
 def backwards_at_the_boundary() -> Policy:
     """Where an accepted run ends just on a block boundary the copy goes backwards, and an older state is filed."""
     return replace(POLICY, prefix=replace(CORRECT_PREFIX, snapshot_column=first_at_the_edge))
