@@ -226,6 +226,7 @@ def test_a_count_that_the_next_row_shows_to_be_wrong_is_named(stage: Stage) -> N
         (3, "accepted count one step old"),
         (0, "accepted count out of range"),
         (2, "accepted count of another row"),
+        (4, "all drafts counted as accepted"),
         (1, "lags"),
     ):
         trace = stage.with_rows({"r0": {"previous_accepted": said}})

@@ -208,9 +208,10 @@ def test_drafts_from_before_a_preemption_are_stale(mtp: Run) -> None:
     _, row = mtp.verify("r0", 1)
     step, _ = mtp.verify("r0", 2)
     again = len(mtp.tokens_before("r0", step))
-    trace = mtp.with_row(step, "r0", prompt_tokens=again, resumed=True, kept=(), proposed=row.proposed)
-    (found, *_) = mtp.check(trace).divergences
-    assert (found.at.step, found.cause) == (step, "stale drafts")
+    for drafts in (row.proposed, (1, 2, 3)):  # those of a row before, and some that came into no row
+        trace = mtp.with_row(step, "r0", prompt_tokens=again, resumed=True, kept=(), proposed=drafts)
+        (found, *_) = mtp.check(trace).divergences
+        assert (found.at.step, found.cause) == (step, "stale drafts")
 
 
 def test_a_discarded_row_is_not_judged(mtp: Run) -> None:

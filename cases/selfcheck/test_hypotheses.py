@@ -90,6 +90,11 @@ def hit_stage(folder: Path) -> Stage:
     return stage
 
 
+def lonely_stage(folder: Path) -> Stage:
+    """A whole prompt alone in its batch: its orders are too many to be tried, its neighbours few."""
+    return Stage(folder, {"r0": Plan(prompt=17, turns=((3, 2),))})
+
+
 def resumed_stage(folder: Path) -> Stage:
     """All tokens of a request are fed again from the start."""
     stage = verify_stage(folder)
@@ -133,6 +138,7 @@ SCENES = {
     "first prompt": (verify_stage, 0),
     "prompt piece": (prompt_stage, 2),
     "prefix hit": (hit_stage, 6),
+    "lonely prompt": (lonely_stage, 0),
     "resumed": (resumed_stage, -1),
 }
 

@@ -18,15 +18,20 @@ def reported_count(scene: Scene) -> tuple[str, str] | None:
     """A count that the trace itself shows to be wrong: the row's own, or the one that its state is read by."""
     row, after = scene.row, scene.row_after
     older = [max(r.accepted, 1) for r in [*scene.before, row]]
-    counts = [] if row.prompt_tokens else [(row.previous_accepted, scene.accepted_before, older[:-2])]
-    counts += [(after.previous_accepted, older[-1], older[:-1])] if after else []
-    for said, a, earlier in counts:
+    full = [r.tokens for r in [*scene.before, row]]
+    counts = (
+        [] if row.prompt_tokens else [(row.previous_accepted, scene.accepted_before, older[:-2], full[-2:-1])]
+    )
+    counts += [(after.previous_accepted, older[-1], older[:-1], full[-1:])] if after else []
+    for said, a, earlier, whole in counts:
         if said == a:
             continue
         words = f"the step before committed {a}, and it counted {said}"
         others = [r.request for r in scene.beside if r is not row and _committed_before(scene, r) == said]
         if said < 1:
             return "accepted count out of range", words
+        if said in whole:
+            return "all drafts counted as accepted", words
         if said in earlier:
             return "accepted count one step old", f"{words}, as of an earlier step"
         if others:

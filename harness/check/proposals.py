@@ -69,6 +69,8 @@ def explain(
     for age, row in enumerate(proposal.earlier):
         if row.proposed[: len(seen)] == seen:
             return "stale drafts", f"they were proposed {age + 1} rows before"
+    if proposal.row.prompt_tokens and any(row.committed for row in proposal.earlier):
+        return "stale drafts", "they are from before the request was fed again"
     if not expected:
         return "drafts out of place", "there is nothing to draft for"
     if seen[: len(expected)] == expected:
