@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from harness.lab import Plan as Plan
     from harness.run import Judge as Judge
     from harness.scenario import Documented as Documented
+    from harness.scenario import Event as Event
     from harness.scenario import Grammar as Grammar
     from harness.scenario import Request as Request
     from harness.scenario import Sampling as Sampling
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Capability": "targets.protocols",
     "Documented": "scenario",
+    "Event": "scenario",
     "Grammar": "scenario",
     "HarnessError": "errors",
     "Judge": "run",

@@ -157,9 +157,9 @@ def _checked(build: Build, path: Path) -> Build:
 
 
 def find_case(cases: list[Case], name: str) -> Case:
-    """The case that ``name`` means: ``24881``, ``vllm#24881`` or ``PR24957``; CaseError lists what exists."""
+    """The case that ``name`` means: ``24881``, ``vllm#24881``, ``PR24957`` or a file's name; CaseError lists all."""
     wanted = re.sub(r"^(pr|issue)?[\s#=_-]*", "", name.strip(), flags=re.IGNORECASE)
-    matches = [case for case in cases if wanted in (case.ref, case.number)]
+    matches = [case for case in cases if wanted in (case.ref, case.number, case.path.stem)]
     if len(matches) != 1:
         listed = "\n".join(f"  {case.ref:<16} {case.title}" for case in cases)
         what = "no case" if not matches else "several cases"

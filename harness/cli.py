@@ -139,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     add_explore_verbs(verbs, _prepare)
 
     listing = verbs.add_parser("list", help="list what exists")
-    listing.add_argument("what", choices=("issues", "variants", "events"))
+    listing.add_argument("what", choices=("issues", "faults", "variants", "events"))
     listing.add_argument("--cases", type=Path, help="folder that holds cases/ and fixtures/")
     listing.add_argument(
         "--json", action="store_true", default=argparse.SUPPRESS, help="print the JSON line alone"
@@ -264,7 +264,7 @@ def _from_log(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _list(args: argparse.Namespace) -> dict[str, Any]:
-    from harness.verbs import listing
+    from harness.listing import listing
 
     return listing(args)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,29 @@ class Lab:
             requests=tuple(request for request, _ in written.values()),
             script={request_id: turns for request_id, (_, turns) in written.items()},
             **settings,
+        )
+
+    def followed_by(self, scenario: Scenario, plan: Plan) -> Scenario:
+        """A forced scenario and one more request, whose prompt is the start of what its first one read and wrote."""
+        assert scenario.script is not None
+        first = scenario.requests[0]
+        text = (*first.prompt, *(token for turn in scenario.script[first.id] for token in turn.committed))
+        request, turns = self._write("next", plan, scenario.k)
+        return replace(
+            scenario,
+            requests=(*scenario.requests, replace(request, prompt=text[: plan.prompt])),
+            script={**scenario.script, request.id: turns},
+        )
+
+    def spell(self, *turns: tuple[str, int, str]) -> tuple[Turn, ...]:
+        """A script in letters, a token each and ``$`` the end token: (drafts, tokens accepted, next token)."""
+
+        def tokens(letters: str) -> tuple[int, ...]:
+            return tuple(self.end_token if x == "$" else self.encode(x)[0] for x in letters)
+
+        return tuple(
+            Turn(drafts=tokens(drafts), accepted=accepted, token=tokens(token)[0])
+            for drafts, accepted, token in turns
         )
 
     def natural(self, name: str, *, requests: Iterable[Request], **settings: Any) -> Scenario:

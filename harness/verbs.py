@@ -122,25 +122,6 @@ def from_log(args: argparse.Namespace) -> dict[str, Any]:
     return {"verb": "from-log", "scenario": str(path), "rows": dump.row_lengths, "exit": 0}
 
 
-def listing(args: argparse.Namespace) -> dict[str, Any]:
-    """List issues, variants or events."""
-    console = _console(args)
-    if args.what == "issues":
-        found = {case.ref: case.title for case in load_cases(args.cases or find_root())}
-    elif args.what == "variants":
-        from harness.engine.variants import VARIANTS
-
-        found = {name: policy.story for name, policy in VARIANTS.items()}
-    else:
-        from harness.check.observe import EVENTS
-
-        found = dict.fromkeys(EVENTS, "may be demanded by must_observe")
-    width = max(map(len, found), default=0)
-    for name, text in found.items():
-        console.print(f"{name:<{width}}  {text}", soft_wrap=True, highlight=False)
-    return {"verb": "list", args.what: list(found), "exit": 0}
-
-
 def _root(args: argparse.Namespace) -> Path:
     """Where reports go when no case is needed: the checkout, or the current folder outside of one."""
     try:

@@ -8,7 +8,8 @@ import pytest
 
 from harness.cases import STANDARD_VARIANTS, Case, find_case, find_root, load_case, load_cases
 from harness.errors import CaseError, ScenarioError
-from harness.lab import Lab
+from harness.lab import Lab, Plan
+from harness.scenario import Turn
 from harness.targets.protocols import Capability
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,6 +122,33 @@ def test_a_file_that_builds_no_scenarios_is_named_with_its_line(
     assert said in str(caught.value)
 
 
+def test_a_request_may_go_on_from_what_another_one_wrote(lab: Lab) -> None:
+    first = lab.forced("a", k=2, plans={"r0": Plan(prompt=5, turns=((2, 2),)), "r1": Plan(turns=())})
+    both = lab.followed_by(first, Plan(prompt=7, arrival=4, turns=((1, 1),)))
+    assert first.script is not None
+    assert both.script is not None
+    answer, draft, token = (
+        first.script["r0"][0].token,
+        first.script["r0"][1].drafts[0],
+        first.script["r0"][1].token,
+    )
+    prompt = first.requests[0].prompt
+    assert both.requests[:2] == first.requests
+    assert (both.requests[2].id, both.requests[2].arrival) == ("next", 4)
+    assert both.requests[2].prompt == (*prompt, answer, draft)
+    longer = lab.followed_by(first, Plan(prompt=99, turns=()))
+    assert longer.requests[2].prompt == (*prompt, answer, draft, token)
+    assert [len(turn.drafts) for turn in both.script["next"]] == [0, 1]
+
+
+def test_a_script_can_be_spelled(lab: Lab) -> None:
+    x, y = (lab.encode(letter)[0] for letter in "xy")
+    assert lab.spell(("", 1, "x"), ("y$", 2, "y")) == (
+        Turn(token=x),
+        Turn(drafts=(y, lab.end_token), accepted=2, token=y),
+    )
+
+
 def test_an_impossible_scenario_in_a_case_keeps_its_own_words(tmp_path: Path, lab: Lab) -> None:
     path = case_in(tmp_path, body("yield lab.forced('a', k=1, plans={'r0': Plan(turns=((1, 3),))})"))
     with pytest.raises(
@@ -170,6 +198,12 @@ CASES = load_cases(ROOT)
         ("PR24957", "vllm#24957"),
         ("pr#24957", "vllm#24957"),
         ("pr_24957", "vllm#24957"),
+        ("39273", "vllm#39273"),
+        ("sglang#26351", "sglang#26351"),
+        ("sglang_26351", "sglang#26351"),
+        ("vllm-ascend#9956", "vllm-ascend#9956"),
+        ("vllm_ascend_9956", "vllm-ascend#9956"),
+        ("56375", "vllm#56375"),
     ],
 )
 def test_an_issue_is_found_by_what_people_call_it(name: str, ref: str) -> None:
@@ -191,13 +225,49 @@ def test_two_cases_of_one_name_are_not_guessed_between() -> None:
         find_case(twice, CASES[0].number)
 
 
+def test_no_report_has_two_cases_and_files_are_named_by_it() -> None:
+    refs = [case.ref for case in CASES]
+    assert len(set(refs)) == len(refs) >= 35
+    assert all(case.path.stem.endswith(f"_{case.number}") for case in CASES)
+    assert [find_case(CASES, case.path.stem) for case in CASES] == CASES
+
+
+def test_a_case_of_a_fault_cites_what_the_fault_does() -> None:
+    """And every group of the catalogue has one."""
+    from harness.engine.faults import faults
+
+    known = faults()
+    cited = [
+        (case.ref, known[name])
+        for case in CASES
+        for name in case.variants
+        if name in known and len(case.variants) == 2
+    ]
+    assert [
+        ref for ref, fault in cited if ref not in fault.refs and ref.replace("#", " PR ") not in fault.refs
+    ] == []
+    assert {fault.group for _, fault in cited} == {fault.group for fault in known.values()}
+
+
+def test_a_row_of_the_catalogue_is_a_fault_or_says_why_not() -> None:
+    from harness.engine.faults import faults
+    from harness.engine.faults.not_injected import NOT_INJECTED
+
+    injected = {fault.row for fault in faults().values()}
+    assert not injected & set(NOT_INJECTED)
+    last = {"A": 10, "B": 13, "C": 10, "D": 14, "E": 11, "F": 14, "G": 8, "H": 10, "S": 3}
+    unused = {"B10", "B11", "C8", "C9", "D9", "E2", "F6", "G7", "H2", "H5"}
+    rows = {f"{group}{n}" for group, most in last.items() for n in range(1, most + 1)} - unused
+    assert injected | set(NOT_INJECTED) == rows
+
+
 @pytest.mark.parametrize("case", CASES, ids=[case.ref for case in CASES])
 def test_a_shipped_case_tells_its_story_and_documents_variants_that_it_runs(case: Case, lab: Lab) -> None:
-    from harness.engine.variants import VARIANTS
+    from harness.engine.variants import variant
 
     assert len(case.story) > 100
     assert "fixed" in case.variants
-    assert set(case.variants) <= set(VARIANTS)
+    assert [variant(name).name for name in case.variants] == list(case.variants)
     documented = {name for scenario in case.build(lab) for name in scenario.documented}
     assert documented
     assert documented <= set(case.variants) - {"fixed"}

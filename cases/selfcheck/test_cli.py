@@ -197,7 +197,12 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("what", "expected"),
-    [("issues", "vllm#24881"), ("variants", "as-merged"), ("events", "rollback")],
+    [
+        ("issues", "vllm#24881"),
+        ("faults", "zero-draft-row"),
+        ("variants", "as-merged"),
+        ("events", "rollback"),
+    ],
 )
 def test_lists_say_what_exists(call: Call, what: str, expected: str) -> None:
     said = call("list", what)

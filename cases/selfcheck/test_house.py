@@ -77,6 +77,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "upstream_workers": ({*WORDS, "rundir", "suspects", "upstream_table"}, set()),
     "upstream_verbs": (ANY, ANY),
     "cases": (ANY, ANY),
+    "listing": (ANY, ANY),
     "verbs": (ANY, ANY),
     "cli": (ANY, ANY),
     "__main__": ({"cli"}, set()),
@@ -88,6 +89,7 @@ MOST_NAMES = 18
 PUBLIC = [
     "Capability",
     "Documented",
+    "Event",
     "Grammar",
     "HarnessError",
     "Judge",
