@@ -161,7 +161,7 @@ def _only(scenario: Scenario, requests: Sequence[object]) -> Scenario:
     script = (
         None if scenario.script is None else {request.id: scenario.script[request.id] for request in kept}
     )
-    return replace(scenario, requests=kept, script=script)
+    return replace(scenario, requests=kept, script=script, events=())
 
 
 def _crash(trace: Trace) -> Evidence:

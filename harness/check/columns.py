@@ -60,7 +60,11 @@ def _told(scene: Scene, held: list[str], expected: list[str]) -> tuple[str, str]
     if "zeros" in held:
         return "zero", f"a part of the history is zero: {words}"
     strangers = [name for name in held if not name.startswith((own, "token "))]
-    if fed < len(held) and held[-fed:] == expected[-fed:] and len(strangers) == len(held) - fed:
+    begins_wrongly = fed < len(held) and held[-fed:] == expected[-fed:] and len(strangers) == len(held) - fed
+    if begins_wrongly and scene.row.cached:
+        hit = f"a prefix hit of {scene.row.cached} tokens"
+        return "snapshot of another boundary", f"{hit} started from a state of another place: {words}"
+    if begins_wrongly:
         return "started from another request", f"another request's tokens stand before its own: {words}"
     if any(name.startswith("token ") for name in held):
         return "wrong token", f"tokens that were not the row's were fed: {words}"

@@ -28,6 +28,7 @@ def reported_count(scene: Scene) -> tuple[str, str] | None:
             continue
         words = f"the step before committed {a}, and it counted {said}"
         others = [r.request for r in scene.beside if r is not row and _committed_before(scene, r) == said]
+        others += [name for name, r in scene.strangers().items() if r.accepted == said]  # the departed too
         if said < 1:
             return "accepted count out of range", words
         if said in whole:

@@ -24,9 +24,10 @@ CAUSES = (
     ("more committed than drafted", r"the script commits|exceeds? varlen segment|accepted tokens? exceed"),
     ("rows and drafts disagree", r"drafts need|num_decodes|num_spec_decodes"),
     ("missing entry", r"KeyError|not found in|is not in (list|deque)|pop from an empty"),
+    ("empty batch", r"reduction dim|of an empty|empty (tensor|sequence)"),
     (
         "index out of range",
-        r"out of range|out of bounds|illegal (memory )?access|IndexError|must lie in|index -?\d+ is",
+        r"lies outside|out of range|out of bounds|illegal (memory )?access|IndexError|must lie in|index -?\d+ is",
     ),
     (
         "shape mismatch",

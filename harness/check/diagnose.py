@@ -124,7 +124,11 @@ def _nearer(state: LayerState, scene: Scene, best: Hypothesis, tensor: str, laye
 
 def _otherwise(scene: Scene, at: Coordinate, layer: int, seen: Array, threshold: float) -> Diagnosis | None:
     """What can be said of a tensor that no hypothesis explains."""
+    follows = at.layer - 1 in scene.trace.linear_layers  # and that one's states are right
     if at.tensor == "conv" and (read := read_columns(scene, layer, seen, threshold)):
+        if follows:
+            words = f"layer {at.layer - 1} is right, in layer {at.layer} {read[1]}"
+            return Diagnosis(cause="layers disagree", words=words)
         return Diagnosis(cause=read[0], words=read[1])
     live = _pick(scene.live, at.tensor, layer)
     error = np.abs(seen - live)
@@ -135,11 +139,9 @@ def _otherwise(scene: Scene, at: Coordinate, layer: int, seen: Array, threshold:
         return Diagnosis(cause="rounded", words=words)
     if layer:
         before = at.layer - 1
-        what = (
-            f"linear layer {before}" if before in scene.trace.linear_layers else f"attention layer {before}"
-        )
+        what = f"linear layer {before}" if follows else f"attention layer {before}"
         words = f"the states of all layers before are right: what {what} put out is not, or was read wrongly"
-        cause = "wrong inputs" if before in scene.trace.linear_layers else "attention"
+        cause = "wrong inputs" if follows else "attention"
         return Diagnosis(cause=cause, words=words)
     return None
 

@@ -70,7 +70,8 @@ class _Answer:
     def divergences(self) -> Iterator[Divergence]:
         """What is wrong with it, earliest first."""
         count, reason = len(self._tokens), self._completion.finish_reason
-        if self._completion.tokens != tuple(self._tokens):
+        dead = self._trace.crash is not None  # what its last step committed is in no row
+        if not dead and self._completion.tokens != tuple(self._tokens):
             yield self._wrong(
                 self._last_step,
                 "answer differs from what was committed",
@@ -82,13 +83,14 @@ class _Answer:
                 "answer goes on behind its end",
                 f"{count - self._end.tokens} tokens were committed behind {self._end.words}",
             )
+        elif dead:
+            return
         elif reason == "abort":
             if self._end or not self._abort_was_asked:
                 why = f"{self._end.words} came first" if self._end else "nobody asked for it"
                 yield self._wrong(self._last_step, "wrong finish reason", f"it was aborted, and {why}")
         elif reason is None:
-            if self._trace.crash is None:
-                yield self._never_ends()
+            yield self._never_ends()
         elif self._end is None:
             yield self._wrong(
                 self._last_step,

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from rich.table import Table
 from rich.text import Text
 
+from harness.check.lookalikes import seen_before
 from harness.run import Judgement
 from harness.verdict import Divergence, Verdict
 
+MOST_REPORTS = 2
+"""Public reports that are shown with a failure."""
 STYLE = {
     Verdict.PASS: "green",
     Verdict.FAIL: "bold red",
@@ -64,3 +67,5 @@ def headline(first: Divergence) -> Iterator[Text]:
         yield Text(f"  relative RMS {first.error:.2g} where {first.threshold:.2g} is allowed")
     if first.diagnosis:
         yield Text(f"  diagnosis: {first.diagnosis}", "bold")
+    for report in seen_before(first.cause, first.kind)[:MOST_REPORTS]:
+        yield Text(f"  seen before in {report}", "dim")

@@ -70,8 +70,17 @@ class Run:
             crash=crash,
             compilations=self._counting.count() if self._counting else {},
             counters=dict(self._engine.counters),
-            notes={**self._target.setting, "snapshots": str(self._engine.config.num_snapshots)},
+            notes={**self._target.setting, **self._sizes()},
         )
+
+    def _sizes(self) -> dict[str, str]:
+        """Places of the pools, and how many of them the prefix cache may fill with states."""
+        config = self._engine.config
+        return {
+            "state slots": str(config.num_slots),
+            "KV blocks": str(config.num_blocks),
+            "snapshots": str(config.num_snapshots),
+        }
 
     def _drive(self) -> None:
         waiting = deque(sorted(self._scenario.requests, key=lambda request: request.arrival))
@@ -189,9 +198,7 @@ class Run:
         if request.grammar is None:
             return None
         try:
-            return self._grammars.guide(
-                request.grammar.kind, request.grammar.text, request.reasoning_end
-            )
+            return self._grammars.guide(request.grammar.kind, request.grammar.text, request.reasoning_end)
         except UsageError as error:
             raise ScenarioError(
                 f"scenario {self._scenario.name!r}, request {request.id!r}: {error}"

@@ -68,7 +68,7 @@ def spec_tokens_by_product() -> Policy:
     return replace(POLICY, count_spec_tokens=uniform_spec_tokens)
 
 
-@fault("A1", "vllm#24730", cause="shape mismatch", kind="crash")
+@fault("A1", "vllm#24730", cause="unwritten memory", kind="state", tensor="conv", layer=0)
 def rows_by_full_length() -> Policy:
     """A captured batch is given as many rows as fit if each were k + 1 long: with short rows the last requests are cut
     off and never computed."""

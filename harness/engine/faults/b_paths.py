@@ -111,7 +111,7 @@ def preempted_goes_on() -> Policy:
     "B13",
     "tpu-inference#3178",
     "tpu-inference#3189",
-    cause="rejected drafts",
+    cause="all drafts counted as accepted",
     kind="state",
     tensor="conv",
     layer=0,

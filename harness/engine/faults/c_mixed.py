@@ -71,7 +71,7 @@ def gates_not_gathered() -> Policy:
     return replace(POLICY, gates_of=as_they_stand)
 
 
-@fault("C4", "vllm#47381", cause="lost accepted tokens", kind="state", tensor="conv", layer=0)
+@fault("C4", "vllm#47381", cause="tokens out of order", kind="state", tensor="conv", layer=0)
 def trimmed_rows_are_prompts() -> Policy:
     """Decodes are recognised by equal lengths at the front of the batch: a trimmed row ends them, and what follows is
     taken for prompts, without its accepted offset."""

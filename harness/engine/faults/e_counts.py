@@ -86,7 +86,7 @@ def placeholder_embedded() -> Policy:
     return replace(POLICY, embedded_ids=as_they_are)
 
 
-@fault("E8", "vllm#31944", cause="drafts out of place", kind="drafts")
+@fault("E8", "vllm#31944", cause="stale drafts", kind="drafts")
 def drafts_survive_preemption() -> Policy:
     """A preempted request keeps its drafts; they belong to a place that it will not come to in this way."""
     return replace(POLICY, scheduler=replace(CORRECT_SCHEDULER, keeps_drafts=yes))
