@@ -29,7 +29,9 @@ def scenarios(lab: Lab) -> Iterator[Scenario]:
             "r2": Plan(arrival=2, prompt=17, turns=((3, 3), (2, 1))),
         },
         must_observe={"prompt beside verify rows": 1, "grammar trim": 2, "rollback": 3},
-        documented={"before-fix": Documented(failure="crash", message="The shape of the mask", step=2)},
+        documented={
+            "before-fix": Documented(failure="crash", message="is invalid for input of size", step=2)
+        },
         passes=REPAIRED,
     )
     yield lab.forced(

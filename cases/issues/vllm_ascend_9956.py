@@ -19,5 +19,5 @@ def scenarios(lab: Lab) -> Iterator[Scenario]:
         k=3,
         plans={"r0": Plan(guided=True, turns=((3, 4), (1, 1)))},
         must_observe={"row shorter than accepted before": 1, "grammar trim": 1},
-        documented={FAULT: Documented(failure="crash", message="exceeds the row's length", step=2)},
+        documented={FAULT: Documented(failure="crash", message="exceeds varlen segment length 2", step=2)},
     )
