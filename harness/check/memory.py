@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from harness.check.ledger import Entry, lines_by_step
 from harness.scenario import Scenario
-from harness.trace import Coordinate, StepTrace, Trace, Writes
+from harness.trace import Coordinate, RowTrace, StepTrace, Trace, Writes
 from harness.verdict import Divergence, Evidence, Verdict
 
 POOLS = {"conv": "state slots", "recurrent": "state slots", "kv": "KV blocks"}
@@ -96,9 +96,11 @@ class _Memory:
 
     def wrong_writes(self, step: StepTrace, writes: Writes, lines: Sequence[Entry]) -> Iterator[Divergence]:
         """Places that changed though no row may have written them."""
+        given_up = {slot for line in lines if _lost_its_memory(line.row) for slot in line.row.slots}
         for tensor, pool in POOLS.items():
             allowed = {place for line in lines for place in self._may_write(tensor, line)}
-            allowed |= {0} if tensor == "kv" else set(writes.snapshots) - self._owned(pool).keys() - {0}
+            owned = self._owned(pool).keys() - given_up
+            allowed |= {0} if tensor == "kv" else set(writes.snapshots) - owned - {0}
             for place in getattr(writes, tensor):
                 if place not in allowed:
                     yield self._explain(step, tensor, place)
@@ -155,6 +157,11 @@ class _Memory:
         end = (index + 1) * self.scenario.block_size
         first, second = self.histories[one], self.histories[other]
         return self.scenario.prefix_caching and len(first) >= end and first[:end] == second[:end]
+
+
+def _lost_its_memory(row: RowTrace) -> bool:
+    """Whether a row's request was preempted or aborted while it ran; one that ended owns its memory until later."""
+    return row.discarded and row.finish_reason in (None, "abort")
 
 
 def _wrong(step: StepTrace, tensor: str, request: str, cause: str, message: str) -> Divergence:

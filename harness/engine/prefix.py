@@ -2,8 +2,9 @@
 
 A full block of committed tokens is known by the chain of all tokens up to its end. Attention needs the blocks, the
 linear layers need their state after exactly as many tokens, so a hit needs both (vllm #30877, cache mode "align").
-The MTP head's keys of a block's last position depend on the token after it, so the last block found is dropped where
-that head drafts (vllm #43559).
+The MTP head's keys of a block's last position depend on the token after it. So the last block found is dropped where
+that head drafts (vllm #43559); and a block is known by that token too, since a request may share a block and go on
+otherwise.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from harness.engine.pool import Pool
 
 OWNER = "prefix cache"
 Chain = tuple[int, ...]
-"""All tokens up to a block boundary."""
+"""All tokens up to a block boundary, or one more."""
 
 
 # Decisions: where the known bugs live. Boundaries are numbers of tokens.
@@ -112,7 +113,7 @@ class PrefixCache:
         ``unpin``.
         """
         size, found = self._block_size, 0
-        while (found + 1) * size < len(tokens) and tuple(tokens[: (found + 1) * size]) in self._block_of:
+        while (found + 1) * size < len(tokens) and self._chain(tokens, found) in self._block_of:
             found += 1
         while found:
             attention = self._decisions.attention_blocks(found, self._drops_last)
@@ -120,7 +121,7 @@ class PrefixCache:
             slot = self._slot_of.get(tuple(tokens[: state * size]))
             if attention and slot is not None:
                 self._slot_of.move_to_end(tuple(tokens[: state * size]))
-                shared = [self._block_of[tuple(tokens[: (i + 1) * size])] for i in range(attention)]
+                shared = [self._block_of[self._chain(tokens, i)] for i in range(attention)]
                 self._blocks.share(shared, owner)
                 self._pinned.add(slot)
                 return Hit(blocks=shared, snapshot=slot)
@@ -141,7 +142,7 @@ class PrefixCache:
         """File the blocks that became full when a request went from ``start`` to ``end`` computed tokens."""
         size = self._block_size
         for i in range(start // size, end // size):
-            chain = tuple(tokens[: (i + 1) * size])
+            chain = self._chain(tokens, i)
             if chain not in self._block_of:
                 self._block_of[chain] = blocks[i]
                 self._chain_of[blocks[i]] = chain
@@ -157,6 +158,10 @@ class PrefixCache:
         (slot,) = self._slots.allocate(1, OWNER)
         self._slot_of[chain] = slot
         return slot
+
+    def _chain(self, tokens: Sequence[int], block: int) -> Chain:
+        """What the ``block``-th block of a request is known by."""
+        return tuple(tokens[: (block + 1) * self._block_size + self._drops_last])
 
     def _forget(self, block: int) -> None:
         chain = self._chain_of.pop(block, None)

@@ -203,7 +203,7 @@ class Scheduler:
     def _reserve(self, row: Planned) -> bool:
         """Blocks for the row's own tokens and for the k that the drafter writes ahead; False if it was preempted."""
         while not self.blocks.can_allocate(missing := self._missing(row)):
-            victim = self.running[-1]
+            victim = next(request for request in reversed(self.running) if not request.finish_reason)
             self.preempt(victim)
             if victim is row.request:
                 return False

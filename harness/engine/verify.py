@@ -98,10 +98,10 @@ class Verifier:
 
     def _choose(self, row: ScheduledRow, masked: torch.Tensor) -> list[int]:
         """One token more than drafts at most, from masked logits ``[n + 1, vocab]``, or from the script."""
-        request = row.request
+        request, known = row.request, sum(draft != PLACEHOLDER for draft in row.drafts)
         if request.turns is not None:
-            return list(request.turns.popleft().committed[: len(row.drafts) + 1])
-        laws, known = request.draft_probs, sum(draft != PLACEHOLDER for draft in row.drafts)
+            return list(request.turns.popleft().committed[: known + 1])
+        laws = request.draft_probs
         return self._sampler.sample(
             masked,
             row.drafts,
