@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import __version__
+from harness.arguments import add_releases, add_target
 from harness.codec import encode
 from harness.errors import HarnessError, UsageError
 from harness.explore_cli import add_verbs as add_explore_verbs
@@ -99,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("scenario", type=Path, help="a scenario as JSON, as runs and from-log write it")
     run.set_defaults(run=_run, resume=None)
     for verb in (repro, run):
-        _add_target(verb)
+        add_target(verb)
 
     contract = verbs.add_parser("contract", help="test the adapter of a target alone: what is wrong with it?")
     contract.add_argument("target", help="package.module:function, vllm==0.11.0, vllm:CHECKOUT or fla==0.6.0")
@@ -135,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("--native", type=Path, metavar="RUN_DIR", help="compare with this run on a GPU")
     table.set_defaults(run=_upstream_table)
     for verb in (bisect, table):
-        _add_releases(verb)
+        add_releases(verb)
     add_explore_verbs(verbs, _prepare)
 
     listing = verbs.add_parser("list", help="list what exists")
@@ -152,73 +153,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.set_defaults(run=_doctor)
     return parser
-
-
-def _add_target(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--target",
-        default="embedded",
-        help="embedded (default), vllm==0.10.2, vllm:CHECKOUT, fla==0.6.0, or your kernel: package.module:function",
-    )
-    add("--variant", action="append", metavar="NAME", help="only this variant; may be repeated")
-    add("--seed", type=int, default=0, help="seed of everything random (default 0)")
-    add(
-        "--preset",
-        choices=("peaked", "flat", "narrow"),
-        help="the tiny model to use (default peaked; narrow under Triton's interpreter)",
-    )
-    add("--model", type=Path, metavar="FOLDER", help="a Qwen3-Next checkpoint folder instead of a tiny model")
-    add(
-        "--kernels",
-        choices=("auto", "triton", "naive"),
-        default="auto",
-        help="auto: Triton on a GPU, naive on a CPU",
-    )
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    add("--state-dtype", choices=("float32", "bfloat16"), default="float32")
-    add(
-        "--cases",
-        type=Path,
-        metavar="FOLDER",
-        help="folder that holds cases/ and fixtures/ (default: found upwards)",
-    )
-    add(
-        "--reports",
-        type=Path,
-        metavar="FOLDER",
-        help="where run directories go (default: reports/ beside cases/)",
-    )
-    add("--json", action="store_true", default=argparse.SUPPRESS, help="print the JSON line alone")
-
-
-def _add_releases(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--releases", action="append", metavar="RELEASE", help="only this release; may be repeated")
-    add("--scenario", action="append", metavar="NAME", help="only scenarios that begin so; may be repeated")
-    add(
-        "--suspects",
-        action="append",
-        choices=("metadata", "conv", "recurrence", "forward"),
-        help="a part of the release; may be repeated (default: all but forward; metadata alone is quick)",
-    )
-    add(
-        "--device",
-        choices=("cpu", "cuda"),
-        default="cpu",
-        help="where kernels run (default cpu, interpreted)",
-    )
-    add("--natural", action="store_true", help="natural runs are interpreted, too: minutes each")
-    add("--seed", type=int, default=0, help="seed of everything random (default 0)")
-    add(
-        "--preset",
-        choices=("peaked", "flat", "narrow"),
-        help="the tiny model to use (default peaked; narrow where kernels are interpreted)",
-    )
-    add("--cases", type=Path, metavar="FOLDER", help="folder that holds cases/ and fixtures/")
-    add("--reports", type=Path, metavar="FOLDER", help="where run directories go")
-    add("--resume", type=Path, metavar="RUN_DIR", help="go on where an interrupted run stopped")
-    add("--json", action="store_true", default=argparse.SUPPRESS, help="print the JSON line alone")
 
 
 def _repro(args: argparse.Namespace) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import date, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from harness.cases import STANDARD_VARIANTS, find_case, find_root, load_cases
 from harness.errors import CaseError, Unsupported, UsageError
+from harness.expected import Expected, read_expected, settle
 from harness.lab import Lab
 from harness.models.tiny import default_cache, ensure
 from harness.report import html, proof
@@ -32,6 +33,7 @@ from harness.targets.upstream.target import UpstreamTarget
 def repro(args: argparse.Namespace) -> dict[str, Any]:
     """Reproduce an issue: every scenario of its case under every variant."""
     console = _console(args)
+    known = read_expected(args.expected) if args.expected else None
     root = args.cases or find_root()
     case = find_case(load_cases(root), args.issue)
     folder = _model(args, console)
@@ -42,19 +44,20 @@ def repro(args: argparse.Namespace) -> dict[str, Any]:
         args, console, root, f"repro-{slug(case.number)}", scenarios, variants, folder, case.needs
     )
     proof.show(console, f"{case.ref}  {case.title}", reproduction, run_dir)
+    alone = args.bisect or args.target != EMBEDDED
+    exit_code = _verdict_alone(args, reproduction) if alone else reproduction.exit_code
     return {
         "verb": "repro",
         "issue": case.ref,
         **_summary(args, reproduction, run_dir),
-        "exit": _verdict_alone(args, reproduction)
-        if args.bisect or args.target != EMBEDDED
-        else reproduction.exit_code,
+        **_outcome(console, reproduction, known, exit_code),
     }
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Run one scenario file and judge it; red when any chosen variant fails."""
     console = _console(args)
+    known = read_expected(args.expected) if args.expected else None
     scenario = Scenario.read(args.scenario)
     root = _root(args)
     folder = _model(args, console)
@@ -68,7 +71,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "verb": "run",
         "scenario": scenario.name,
         **_summary(args, reproduction, run_dir),
-        "exit": _verdict_alone(args, reproduction),
+        **_outcome(console, reproduction, known, _verdict_alone(args, reproduction)),
     }
 
 
@@ -80,6 +83,21 @@ def _verdict_alone(args: argparse.Namespace, reproduction: Reproduction) -> int:
         if args.target != EMBEDDED or not args.variant or name in args.variant
     ]
     return 1 if 1 in codes else max(codes, default=125)
+
+
+def _outcome(
+    console: Console, reproduction: Reproduction, known: tuple[Expected, ...] | None, exit_code: int
+) -> dict[str, Any]:
+    """The exit code, which is that of what is left where failures are known (``--expected``)."""
+    if known is None:
+        return {"exit": exit_code}
+    cells = {(r.scenario.name, name): j for r in reproduction.results for name, j in r.judgements.items()}
+    found = settle(known, cells, date.today())
+    for line in found.known:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    for line in found.red:
+        console.print(line, style="red", highlight=False, soft_wrap=True, markup=False)
+    return {"known": found.known, "red": found.red, "exit": found.exit_code}
 
 
 def contract(args: argparse.Namespace) -> dict[str, Any]:

@@ -65,6 +65,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "expected": ({*WORDS, "run"}, set()),
     "fromlog": ({*WORDS, "codec", "lab"}, {"numpy"}),
     "serve": ({"errors", "engine"}, ANY),
+    "arguments": (set(), set()),
     "bench": ({"errors", "trace", "targets"}, ANY),
     "report": ({*WORDS, "codec", "check", "repro", "run", "rundir"}, ANY),
     "lab": ({"errors", "scenario"}, {"tokenizers"}),
