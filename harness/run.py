@@ -146,6 +146,8 @@ def first_divergence(evidence: Sequence[Evidence]) -> Divergence | None:
 
 
 def _as_documented(first: Divergence | None, documented: Documented) -> bool:
+    if first is not None and first.kind == documented.otherwise:
+        return True
     if first is None or first.kind != documented.failure:
         return False
     return (

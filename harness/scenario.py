@@ -82,9 +82,9 @@ class Request:
 class Event:
     """Something that happens to the engine just before it schedules a step, whatever the requests do.
 
-    ``preempt`` takes a running request's memory away (it is computed again later), ``abort`` ends it, ``dummy`` runs a
-    step without requests, as an idle rank of a data-parallel group does, and ``draft length`` sets k to ``k``, at most
-    the scenario's. An event that names a request which does not run then is void.
+    ``preempt`` takes a running request's memory away (it is computed again later), ``abort`` ends it, ``draft length``
+    sets k to ``k``, at most the scenario's, and ``dummy`` has a step without requests follow, as an idle rank of a
+    data-parallel group runs. An event that names a request which does not run then is void.
     """
 
     step: int
@@ -117,10 +117,12 @@ class Turn:
 class Documented:
     """How a variant is known to fail here; a reproduction counts only if it fails in this way.
 
-    ``message`` must occur in the crash; ``tensor`` and ``layer`` are those of the first divergence.
+    ``message`` must occur in the crash; ``tensor`` and ``layer`` are those of the first divergence. A kernel that
+    checks its indices dies where another reads or writes beyond: ``otherwise`` is how that one is found.
     """
 
     failure: FailureKind
+    otherwise: FailureKind | None = None
     message: str | None = None
     tensor: str | None = None
     layer: int | None = None

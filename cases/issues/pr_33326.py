@@ -20,5 +20,5 @@ def scenarios(lab: Lab) -> Iterator[Scenario]:
         max_num_seqs=4,
         plans={f"r{i}": Plan(turns=((3, 4), (3, 1))) for i in range(2)},
         must_observe={"padded rows": 1},
-        documented={FAULT: Documented(failure="crash", step=1)},
+        documented={FAULT: Documented(failure="crash", otherwise="memory", step=1)},
     )

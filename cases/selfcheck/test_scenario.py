@@ -41,6 +41,7 @@ samplings = st.builds(
 documented = st.builds(
     Documented,
     failure=st.sampled_from(get_args(FailureKind)),
+    otherwise=st.none() | st.sampled_from(get_args(FailureKind)),
     message=st.none() | words,
     tensor=st.none() | words,
     layer=st.none() | st.integers(0, 99),

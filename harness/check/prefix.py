@@ -94,6 +94,8 @@ def check_prefix(scenario: Scenario, trace: Trace) -> Evidence:
                 low = 0 if hidden or len(most.states) > capacity else least.hit(line.history)
             found += _judge(line, low, high, scenario.block_size)
         most.forget(lines)
+        if lag > 1:
+            most.learn(past[-1])  # its blocks may have been filed behind the planning of this step
         most.learn(lines)
         if lines:  # a dummy step comes between two others, and nothing is planned in it
             past.append(lines)

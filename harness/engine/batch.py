@@ -16,6 +16,7 @@ from harness.engine.config import NULL_SLOT, EngineConfig
 from harness.engine.packed import PackedTokens, boundaries, pack
 from harness.engine.plan import ScheduledRow
 from harness.engine.policy import Policy
+from harness.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ class BatchBuilder:
         self._token_mask = torch.zeros(tokens, dtype=torch.bool, device=device)
 
     def build(self, rows: Sequence[ScheduledRow], draft_length: int | None = None) -> Batch:
-        """The tensors of one step; torch's own error where the policy's sizes do not fit.
+        """The tensors of one step; EngineError, or torch's own, where the policy's sizes do not fit.
 
         ``draft_length`` is the k of this step, at most the engine's.
         """
@@ -132,6 +133,8 @@ class BatchBuilder:
         accepted = [row.request.num_accepted for row in rows]
         self._policy.check_accepted(accepted, lengths)
         columns = self._policy.table_columns(self._first_k or 0, self._config.k)
+        if max(*lengths, *accepted) > columns:
+            raise EngineError(f"column {max(*lengths, *accepted) - 1} lies outside 0..{columns - 1}")
         return SpecRows(
             query_start_loc=boundaries(lengths, self._config.device),
             state_indices=self._policy.spec_table(table, is_spec)[:, :columns],
@@ -154,6 +157,8 @@ class BatchBuilder:
         stale = self._state_indices[real:indexed].clone()
         table = _into(self._state_indices, spec.state_indices, indexed, fill=NULL_SLOT)
         table[real:] = slots(stale)
+        if len(table) != rows:
+            raise EngineError(f"the shape of the slot table is {list(table.shape)}, the step has {rows} rows")
         return SpecRows(
             query_start_loc=bounds,
             state_indices=table,

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 import triton
+import triton.language as tl  # noqa: F401  Triton's interpreter asks every module with jit functions for it
 
 from harness.engine.faults import fault
 from harness.engine.kernels.decisions import CORRECT, Decision
