@@ -148,7 +148,7 @@ def sample(
             if not row.in_prompt:
                 accepted += len(row.committed) - 1
                 rejected += len(row.committed) <= len(row.kept) and not row.request.finish_reason
-                refused += row.grammar_kept < len(row.proposed)
+                refused += row.before.grammar_kept < len(row.before.proposed)
     answers = Counter(tuple(request.tokens[len(prompt) :]) for request in requests)
     return Result(counts=answers, accepted=accepted, rejected=rejected, refused=refused)
 

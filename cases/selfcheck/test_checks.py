@@ -24,7 +24,7 @@ from harness.oracle.model import Oracle, Replay, State
 from harness.run import Judge, Judgement, first_divergence
 from harness.scenario import Documented, Grammar, Request, Scenario, Turn
 from harness.targets.embedded import under_each_variant
-from harness.trace import Coordinate, Crash, LayerState, RowTrace, Trace
+from harness.trace import Completion, Coordinate, Crash, LayerState, RowTrace, Trace
 from harness.verdict import Divergence, Evidence, Verdict, worst
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
@@ -145,6 +145,15 @@ def edited(array: Any, place: Any, value: Any) -> Any:
     copy = array.copy()
     copy[place] = value
     return copy
+
+
+def as_answered(trace: Trace) -> Trace:
+    """The trace with the answers that its rows add up to."""
+    answers = {
+        name: replace(done, tokens=tuple(t for _, row in rows_of(trace, name) for t in row.committed))
+        for name, done in trace.completions.items()
+    }
+    return replace(trace, completions=answers)
 
 
 def failing(judgement: Judgement) -> set[str]:
@@ -448,10 +457,17 @@ def test_a_token_outside_the_vocabulary_is_the_engines_fault(
     assert judgement.first.at.step == step
 
 
-def test_a_placeholder_among_kept_drafts_is_no_fault_by_itself(forced: Lap) -> None:
+def test_placeholders_are_no_fault_where_steps_are_planned_ahead_and_one_where_they_are_not(
+    peaked: Path, oracle: Oracle, forced: Lap
+) -> None:
+    ahead = lap_of(peaked, oracle, replace(forced.scenario, regime="placeholder"))
+    assert any(-1 in row.kept for step in ahead.trace.steps for row in step.rows)
+    assert ahead.verdict_on(ahead.trace).verdict is Verdict.PASS
     row = row_at(forced.trace, 1, "r1")
-    kept = (*row.kept[:1], -1, -1)
-    assert forced.verdict_on(changed(forced.trace, 1, "r1", kept=kept)).verdict is Verdict.PASS
+    judgement = forced.verdict_on(changed(forced.trace, 1, "r1", kept=(*row.kept[:1], -1, -1)))
+    assert failing(judgement) == {"schedule", "counters"}
+    assert judgement.first is not None
+    assert judgement.first.at.step == 1
 
 
 def test_an_answer_with_a_placeholder_can_be_gauged(forced: Lap, peaked: Path) -> None:
@@ -560,9 +576,8 @@ def last_choice(lap: Lap, request: str) -> tuple[int, RowTrace, np.ndarray, np.n
 def test_another_greedy_token_fails(natural: Lap, request_id: str) -> None:
     step, row, _, order = last_choice(natural, request_id)
     second = int(order[1])
-    judgement = natural.verdict_on(
-        changed(natural.trace, step, request_id, committed=(*row.committed[:-1], second))
-    )
+    wrong = changed(natural.trace, step, request_id, committed=(*row.committed[:-1], second))
+    judgement = natural.verdict_on(as_answered(wrong))
     assert failing(judgement) == {"tokens"}
     (found,) = evidence_of(judgement, "tokens").divergences
     assert found.at == Coordinate(step=step, request=request_id, tensor="token")
@@ -759,9 +774,13 @@ def test_guided_rows_without_a_mask_are_not_taken_for_right_ones(forced: Lap) ->
     assert evidence_of(forced.verdict_on(worse), "grammar").verdict is Verdict.FAIL
 
 
-def test_a_run_without_steps_is_inconclusive(forced: Lap) -> None:
-    judgement = forced.verdict_on(replace(forced.trace, steps=()))
-    assert judgement.verdict is Verdict.INCONCLUSIVE
+def test_a_run_without_steps_shows_nothing_but_that_no_answer_ended(forced: Lap) -> None:
+    nothing = {name: Completion(tokens=(), finish_reason=None) for name in forced.trace.completions}
+    idle = replace(forced.trace, steps=(), counters={}, completions=nothing)
+    judgement = forced.verdict_on(idle)
+    assert failing(judgement) == {"finish"}
+    assert judgement.first is not None
+    assert judgement.first.cause == "unfinished"
     assert {"state", "logits", "ledger"} <= {
         e.check for e in judgement.evidence if e.verdict is Verdict.INCONCLUSIVE
     }
@@ -837,10 +856,13 @@ def test_the_first_divergence_is_the_earliest_and_state_comes_before_what_follow
         divergence("state", 2, layer=0, tensor="recurrent", request="r0", head=1),
         divergence("state", 2, layer=0, tensor="recurrent", request="r0", head=2),
         divergence("state", 2, layer=1, tensor="conv", request="r0"),
+        divergence("memory", 2),
+        divergence("grammar", 2, request="r0"),
         divergence("ledger", 2, tensor="state age", request="r0"),
         divergence("logits", 2, request="r0"),
-        divergence("grammar", 2, request="r0"),
+        divergence("drafts", 2, request="r0"),
         divergence("tokens", 2, request="r0"),
+        divergence("finish", 2, request="r0"),
         divergence("recompile", 2),
         divergence("state", 3, layer=0),
     ]

@@ -342,7 +342,7 @@ class TestEnds:
         self, loader: Loader, prompt: tuple[int, ...], max_tokens: int
     ) -> None:
         request = EngineRequest(id="r0", prompt=prompt, max_tokens=max_tokens)
-        drafted = [row.proposed for step in steps(engine(loader), [request]) for row in step.rows]
+        drafted = [row.before.proposed for step in steps(engine(loader), [request]) for row in step.rows]
         assert request.num_generated == max_tokens
         assert len(drafted) == 1 or max_tokens > 1
         plain, _, _ = stop_token_run(loader, prompt, frozenset())
@@ -401,7 +401,9 @@ class TestEnds:
         assert rows[-1].kept == (two, end)  # what is drafted behind the end is cut
         assert rows[-1].matcher_tokens == 8
 
-    def test_of_a_turn_that_a_row_cannot_hold_as_much_as_fits_is_committed(self, loader: Loader, lab: Lab) -> None:
+    def test_of_a_turn_that_a_row_cannot_hold_as_much_as_fits_is_committed(
+        self, loader: Loader, lab: Lab
+    ) -> None:
         turns = deque([ForcedTurn(drafts=(), committed=(5,)), ForcedTurn(drafts=(6,), committed=(6, 7, 8))])
         request = EngineRequest(id="r0", prompt=lab.prompt(4), max_tokens=9, turns=turns)
         list(steps(engine(loader), [request]))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from harness import Lab, Plan
+from harness.cli import main
 from harness.errors import UsageError
 from harness.expected import Expected, Settlement, read_expected, settle
 from harness.run import Judgement
@@ -130,3 +135,75 @@ def test_a_wrong_file_is_told_where(tmp_path: Path, text: str, complaint: str) -
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         read_expected(tmp_path / "none.toml")
+
+
+# On the command line.
+
+CASE = '''"""Told in our words."""
+from harness import Plan, issue
+
+
+@issue("tiny#1", title="a tiny case", variants=("as-merged", "fixed"))
+def scenarios(lab):
+    yield lab.forced("d", k=2, plans={"r0": Plan(turns=((2, 3), (0, 1), (1, 1))), "r1": Plan(turns=((2, 1), (1, 2)))})
+'''
+OF_ONE = FILE.replace("check =", 'variant = "as-merged"\ncheck =')
+Call = Callable[..., tuple[dict[str, Any], str]]
+
+
+@pytest.fixture
+def call(peaked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Call:
+    """``specharness VERB WHAT`` on a case and a scenario that both lose accepted tokens in ``as-merged``, with a file
+    of known failures: the JSON line, and all that was printed."""
+    (tmp_path / "cases" / "issues").mkdir(parents=True)
+    (tmp_path / "fixtures").mkdir()
+    (tmp_path / "cases" / "issues" / "issue_1.py").write_text(CASE)
+    plans = {"r0": Plan(turns=((2, 3), (0, 1), (1, 1))), "r1": Plan(turns=((2, 1), (1, 2)))}
+    scenario = tmp_path / "d.json"
+    scenario.write_text(Lab(peaked, tmp_path / "fixtures").forced("d", k=2, plans=plans).to_json())
+    here = ["--cases", tmp_path, "--reports", tmp_path / "reports", "--model", peaked]
+
+    def call(verb: str, known: str) -> tuple[dict[str, Any], str]:
+        path = tmp_path / "expected.toml"
+        path.write_text(known)
+        what = "1" if verb == "repro" else scenario
+        words = [verb, what, *here, "--kernels", "naive", "--device", "cpu", "--expected", path]
+        code = main([str(word) for word in [*words, "--variant", "as-merged"]])
+        out = capsys.readouterr().out
+        line = json.loads(out.splitlines()[-1])
+        assert line["exit"] == code
+        return line, out
+
+    return call
+
+
+@pytest.mark.parametrize("verb", ["run", "repro"])
+class TestCommandLine:
+    def test_a_known_failure_exits_with_0(self, call: Call, verb: str) -> None:
+        line, out = call(verb, OF_ONE)
+        assert line["exit"] == 0
+        assert line["variants"]["as-merged"]["verdict"] == "FAIL"
+        assert line["known"] == ["'d' on as-merged: known, vllm#39273"]
+        assert line["red"] == []
+        assert line["known"][0] in out.splitlines()
+
+    def test_a_failure_of_another_cause_and_one_that_nobody_knows_are_red(
+        self, call: Call, verb: str
+    ) -> None:
+        line, out = call(verb, OF_ONE.replace("lost accepted tokens", "lags"))
+        assert line["exit"] == 1
+        assert "otherwise than expected" in line["red"][0]
+        assert line["red"][0] in out.splitlines()
+        line, _ = call(verb, OF_ONE.replace('"d"', '"another"'))
+        assert (line["exit"], line["known"], line["red"]) == (1, [], [])
+
+    def test_an_entry_that_names_no_variant_is_red_where_one_passes(self, call: Call, verb: str) -> None:
+        line, _ = call(verb, FILE)
+        assert line["exit"] == 1
+        assert line["known"] == ["'d' on as-merged: known, vllm#39273"]
+        assert [red.split(":")[0] for red in line["red"]] == ["'d' on fixed"]
+
+    def test_a_wrong_file_costs_no_run(self, call: Call, verb: str, tmp_path: Path) -> None:
+        line, _ = call(verb, "a = 1")
+        assert line["exit"] == 2
+        assert not (tmp_path / "reports").exists()
