@@ -27,10 +27,8 @@ from harness.scenario import Scenario
 CLEAN_CHUNK = 25
 EXPLORED_CHUNK = 10
 """Scenarios of one job: few enough that workers end together."""
-SHARED = 64
-"""Scenarios that every fault is tried on, whatever killed it before."""
 KILLS = 5
-"""Scenarios that kill a fault, after which no more are looked for."""
+"""Scenarios that kill a fault, after which no more are drawn for it."""
 MOST_GENERATED = 1000
 """Generated scenarios that a fault has outlived when it counts as a survivor."""
 MOST_SHRUNK = 5
@@ -135,13 +133,12 @@ def _fault_jobs(
     kept: Sequence[Scenario],
     shipped: Mapping[str, tuple[tuple[str, ...], Scenario]],
 ) -> Iterator[Job]:
-    """All faults share their first scenarios, so that equal ones can be told from different ones."""
-    drawn = max(SHARED - len(kept), 0)
-    shared = (*kept, *map(session.drawn, range(drawn)))
+    """All kept scenarios, so that equal faults can be told from different ones; then what names the fault; then more
+    and more that is drawn."""
     for one in declared:
-        chunk = range(drawn, MOST_GENERATED if one.counted else drawn)
-        more = tuple(scenario for variants, scenario in shipped.values() if one.name in variants)
-        yield session.job(one.name, chunk, given=shared, more=more, enough=KILLS)
+        named = (scenario for variants, scenario in shipped.values() if one.name in variants)
+        chunk = range(MOST_GENERATED if one.counted else 0)
+        yield session.job(one.name, chunk, given=(*kept, *named), enough=KILLS)
 
 
 def _distinct(session: Session, clean: Sequence[Record]) -> int:

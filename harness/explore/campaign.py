@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from harness.codec import decode, encode
@@ -19,14 +18,13 @@ Records = tuple[Record, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One variant on ``given`` scenarios, all of them, and then on more until it was killed ``enough`` times."""
+    """One variant on ``given`` scenarios, all of them, and then on drawn ones until it was killed ``enough`` times."""
 
     setting: Setting
     variant: str
     seed: int
     generated: range  # numbers of generated scenarios
     given: tuple[Scenario, ...] = ()
-    more: tuple[Scenario, ...] = ()
     enough: int | None = None  # None: try everything
 
     @property
@@ -39,11 +37,10 @@ def work(job: Job) -> tuple[str, Records]:
     """In a worker: the job's key and its records, in the order of its scenarios."""
     bench = workbench(job.setting)
     records = [bench.examine(given, job.variant) for given in job.given]
-    drawn = (scenario(bench.words, job.seed, index) for index in job.generated)
-    for candidate in chain(job.more, drawn):
+    for index in job.generated:
         if job.enough is not None and sum(record.killed for record in records) >= job.enough:
             break
-        records.append(bench.examine(candidate, job.variant))
+        records.append(bench.examine(scenario(bench.words, job.seed, index), job.variant))
     return job.key, tuple(records)
 
 

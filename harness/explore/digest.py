@@ -16,8 +16,9 @@ Digests = tuple[str, ...]
 
 
 def digests(trace: Trace) -> Digests:
-    """One for each step, and one more where the run ended in a crash: what it died of."""
-    parts: list[Any] = [*trace.steps, *([trace.crash.message] if trace.crash else [])]
+    """One for each step, and one for the end of the run: its counters, and what it died of."""
+    end = (tuple(sorted(trace.counters.items())), trace.crash.message if trace.crash else None)
+    parts: list[Any] = [*trace.steps, end]
     found = []
     for part in parts:
         digest = blake2b(digest_size=8)

@@ -66,9 +66,9 @@ class Row:
 
     @property
     def at_once(self) -> bool:
-        """Whether its fastest kill finds it in the step in which it first acts."""
+        """Whether its fastest kill finds it in the step in which it first acts; a counter acts at the very end."""
         fastest = self.fastest
-        return bool(fastest and fastest.first and fastest.first.at.step == fastest.acted)
+        return bool(fastest and fastest.first and fastest.first.at.step <= (fastest.acted or 0))
 
     def names_it(self, kill: Record) -> bool:
         """Whether a kill calls it what was declared."""

@@ -42,7 +42,7 @@ def first_rows(table: torch.Tensor, is_spec: torch.Tensor) -> torch.Tensor:
 
 def one_short(max_num_seqs: int, k: int, max_capture: int) -> int:
     """Room for every token but the last."""
-    return max_capture - 1
+    return max(max_capture - 1, 0)
 
 
 def most_of_it(length: torch.Tensor) -> torch.Tensor:
