@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from harness import Lab, Request, Scenario, Trace
 from harness.check.distance import logits_error
@@ -17,12 +15,12 @@ from harness.engine.engine import Engine
 from harness.engine.guided import Grammars
 from harness.engine.kernels import NaiveKernels
 from harness.engine.loader import Loader
-from harness.engine.mtp import Committed, MTPDrafter
-from harness.engine.policy import POLICY
+from harness.engine.policy import POLICY, Policy
 from harness.engine.request import EngineRequest
 from harness.engine.sampler import SamplingParams
-from harness.oracle.model import Oracle, Replay, blank
-from harness.oracle.mtp import draft, predict
+from harness.engine.variants import variant
+from harness.oracle.model import Oracle, Replay
+from harness.oracle.mtp import Drafter, draft
 from harness.targets.embedded import EmbeddedTarget
 from harness.trace import Array, RowTrace
 
@@ -116,7 +114,7 @@ def test_drafts_do_not_depend_on_what_the_drafters_memory_held_before(folder: Pa
             engine.add(EngineRequest(id=f"r{i}", prompt=lab.prompt(5 + 7 * i), max_tokens=20))
         seen = []
         while step := engine.step():
-            seen += [(row.request.id, tuple(row.proposed)) for row in step.rows]
+            seen += [(row.request.id, tuple(row.before.proposed)) for row in step.rows]
         return seen
 
     clean = drafts(0.0)
@@ -139,15 +137,8 @@ def test_drafts_written_ahead_fit_at_the_end_of_the_model_length(
 
 def fresh_logits(oracle: Oracle, tokens: list[int], drafts: list[int]) -> Array:
     """[n, vocab] what a fresh head says on the committed ``tokens`` and then on each of ``drafts`` but the last."""
-    weights = oracle.weights
-    assert weights.mtp is not None
-    past, hidden = blank(weights.mtp.layer.mixer), oracle.fold().extend(tokens[:-1]).hidden
-    ids, rows = np.array(tokens[1:]), []
-    for drawn in drafts:
-        hidden, past = predict(weights, weights.mtp, ids, hidden, past)
-        hidden, ids = hidden[-1:], np.array([drawn])
-        rows.append(weights.lm_head @ hidden[0])
-    return np.stack(rows)
+    hidden = oracle.fold().extend(tokens[:-1]).hidden
+    return Drafter(oracle, tokens, hidden).after(len(tokens), len(drafts), along=drafts).logits
 
 
 def off(law: Array, logits: Array) -> float:
@@ -156,29 +147,12 @@ def off(law: Array, logits: Array) -> float:
     return float(logits_error(seen, expected).max())
 
 
-class Forgetful(MTPDrafter):
-    """A fault: the head reads the newest token only, so accepted drafts keep the keys it had guessed ahead."""
-
-    def propose(
-        self, rows: Sequence[Committed], draft_length: int
-    ) -> dict[str, tuple[list[int], torch.Tensor | None]]:
-        newest = [
-            replace(row, start=row.start + len(row.hidden) - 1, hidden=row.hidden[-1:])
-            if row.start >= len(row.request.prompt)
-            else row
-            for row in rows
-        ]
-        return super().propose(newest, draft_length)
-
-
-def errors_of_laws(folder: Path, oracle: Oracle, drafter: type[MTPDrafter]) -> tuple[list[float], int]:
+def errors_of_laws(folder: Path, oracle: Oracle, policy: Policy) -> tuple[list[float], int]:
     """Error of every row of sampled drafts, and the number of drafts that were rejected on the way."""
     config = EngineConfig(k=3, token_budget=23, sample_drafts=True)
-    loader, parts = Loader(folder), (config, POLICY, NaiveKernels())
-    model, head = loader.model(*parts), loader.head(*parts)
-    engine = Engine(model, head, Grammars(loader.vocabulary), config, POLICY)
-    assert head is not None
-    engine._drafting._head = drafter(model, head, config, POLICY)
+    loader, parts = Loader(folder), (config, policy, NaiveKernels())
+    grammars = Grammars(loader.vocabulary)
+    engine = Engine(loader.model(*parts), loader.head(*parts), grammars, config, policy)
     for i, request in enumerate(Lab(folder, FIXTURES).mixed_requests(4, max_tokens=20)):
         sampling = SamplingParams(temperature=1.0, seed=i)
         engine.add(EngineRequest(id=request.id, prompt=request.prompt, max_tokens=20, sampling=sampling))
@@ -193,7 +167,7 @@ def errors_of_laws(folder: Path, oracle: Oracle, drafter: type[MTPDrafter]) -> t
 
 
 def test_sampled_drafts_are_drawn_from_the_law_of_a_fresh_head(oracle: Oracle, folder: Path) -> None:
-    errors, rejected = errors_of_laws(folder, oracle, MTPDrafter)
+    errors, rejected = errors_of_laws(folder, oracle, POLICY)
     print(f"{len(errors)} rows of drafts, {rejected} rejected: largest relative RMS {max(errors):.2g}")
     assert len(errors) > 20
     assert rejected > 20
@@ -201,5 +175,5 @@ def test_sampled_drafts_are_drawn_from_the_law_of_a_fresh_head(oracle: Oracle, f
 
 
 def test_a_head_that_keeps_its_guesses_is_found_out(oracle: Oracle, folder: Path) -> None:
-    errors, _ = errors_of_laws(folder, oracle, Forgetful)
+    errors, _ = errors_of_laws(folder, oracle, variant("drafter-reads-one-token"))
     assert max(errors) > 100 * LAW
