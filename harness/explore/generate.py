@@ -1,7 +1,7 @@
 """Scenarios drawn at random: any setting, any schedule, small on purpose. The generator knows no fault.
 
 ``scenario(words, seed, index)`` is the same on every machine. ``draw`` takes any ``random.Random``, so Hypothesis can
-drive it too (``st.randoms(use_true_random=False)``).
+drive it too (``st.randoms()``).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ PATTERNS = (
     '[{]"[a-z]{1,5}": [0-9]+[}]',
 )
 MOST_PROMPT = 26
+MOST_STORY = 40
 LAST_ARRIVAL = 7
 LAST_STEP = 9
 Prompt = tuple[int, ...]
@@ -74,7 +75,9 @@ def _setting(random: Random, features: Features) -> Scenario:
         regime=random.choice(regimes if "placeholder" in features else regimes[:1]),
         prefix_caching="prefix caching" in features and random.random() < 0.4,
         block_size=block_size,
-        capture_sizes=random.choice(((), (), (4, 8, 16), (k + 1, 2 * k + 2, 4 * k + 4), (1, 2, 4, 32))),
+        capture_sizes=random.choice(
+            ((), (), (4, 8, 16), (k + 1, 2 * k + 2), (k + 1, 2 * k + 2, 4 * k + 4), (1, 2, 4, 32))
+        ),
         reverse_rows=random.random() < 0.2,
     )
 
@@ -93,7 +96,7 @@ def _forced(random: Random, words: Words, setting: Scenario, count: int, feature
         written.write(ending)
         arrival, prompt = _prompt(random, words, setting, told)
         length = len(written.answer)
-        short = random.random() < 0.2 and length > 1
+        short = random.random() < 0.3 and length > 1
         requests.append(
             Request(
                 id=f"r{i}",
@@ -152,7 +155,8 @@ def _prompt(
     told: list[tuple[int, Prompt]],
     texts: tuple[Prompt, ...] = (),
 ) -> tuple[int, Prompt]:
-    """(arrival, prompt): a length at an edge, or what an earlier request began with, or its whole story and more."""
+    """(arrival, prompt): a length at an edge, or what an earlier request began with, or its whole story and more once
+    it may be over, as the next turn of a conversation."""
     edges = (1, 2, setting.k + 1, setting.block_size, 2 * setting.block_size, setting.token_budget, 7, 12)
     length = max(1, random.choice(edges) + random.choice((-1, 0, 0, 1)))
     prompt = words.prompt(random, min(length, MOST_PROMPT))
@@ -161,9 +165,13 @@ def _prompt(
         prompt = random.choice(texts)
     if told and random.random() < (0.7 if setting.prefix_caching else 0.2):
         before, story = random.choice(told)
-        begun = story[: random.choice((len(story), random.randint(1, len(story)), setting.block_size))]
-        prompt = random.choice((begun, (*begun, *prompt)))
-        arrival = before + random.randint(0, LAST_ARRIVAL)
+        if random.random() < 0.5:
+            begun, later = story, random.randint(LAST_ARRIVAL, 2 * LAST_ARRIVAL)
+        else:
+            begun = story[: random.choice((random.randint(1, len(story)), setting.block_size))]
+            later = random.randint(0, LAST_ARRIVAL)
+        prompt, arrival = random.choice((begun, (*begun, *prompt))), before + later
+        return arrival, prompt[:MOST_STORY]
     return arrival, prompt[:MOST_PROMPT]
 
 
@@ -185,7 +193,7 @@ def _events(random: Random, drawn: Scenario, features: Features) -> list[Event]:
         named = what in ("preempt", "abort")
         events.append(
             Event(
-                step=random.randint(1, LAST_STEP),
+                step=random.randint(0, LAST_STEP),
                 what=what,
                 request=random.choice(drawn.requests).id if named else "",
                 k=random.randint(0, drawn.k) if what == "draft length" else 0,
