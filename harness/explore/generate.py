@@ -165,12 +165,10 @@ def _prompt(
         prompt = random.choice(texts)
     if told and random.random() < (0.7 if setting.prefix_caching else 0.2):
         before, story = random.choice(told)
-        if random.random() < 0.5:
-            begun, later = story, random.randint(LAST_ARRIVAL, 2 * LAST_ARRIVAL)
-        else:
-            begun = story[: random.choice((random.randint(1, len(story)), setting.block_size))]
-            later = random.randint(0, LAST_ARRIVAL)
-        prompt, arrival = random.choice((begun, (*begun, *prompt))), before + later
+        lengths = (len(story), len(story), random.randint(1, len(story)), setting.block_size)
+        begun = story[: random.choice(lengths)]
+        prompt = random.choice((begun, (*begun, *prompt)))
+        arrival = before + random.randint(0, 2 * LAST_ARRIVAL)
         return arrival, prompt[:MOST_STORY]
     return arrival, prompt[:MOST_PROMPT]
 
