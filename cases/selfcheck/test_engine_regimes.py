@@ -346,6 +346,16 @@ class TestPlaceholders:
         if "k" in events or events == "both":
             assert {step.k for step in ahead.steps} >= {0, 1, 3}
 
+    @pytest.mark.parametrize("regime", REGIMES)
+    @pytest.mark.parametrize("drafter", ["mtp", "ngram"])
+    def test_the_end_of_the_model_length_is_reached_with_few_tokens_a_step(
+        self, under: Under, mixed: Scenario, undisturbed: Answers, regime: Any, drafter: Any
+    ) -> None:
+        """Where a step was planned with drafts that were then rejected, their room comes back."""
+        short = replace(mixed, regime=regime, drafter=drafter, max_model_len=24, token_budget=6)
+        expected = {r.id: undisturbed[r.id][: 24 - len(r.prompt)] for r in mixed.requests}
+        assert answers(under("fixed").run(short)) == expected
+
     @pytest.mark.parametrize(
         ("name", "events"),
         [
