@@ -24,6 +24,10 @@ NOT_AS_DECLARED = {
     "drafter-reads-one-token": "drafts differ",  # the keys that it leaves are only seen in what is drafted from them
 }
 """Fault -> the cause that is found instead of the declared one."""
+LARGE = {
+    "rows-by-full-length",  # rows are lost only where there are more of them than full ones would fit
+}
+"""Kept scenarios of more than three requests or six steps."""
 
 
 def killed(name: str, steps: int, *, cause: str = "lags", at: int = 2, acted: int = 2) -> Record:
@@ -48,7 +52,7 @@ def quiet(name: str, *, acted: int | None = None, verdict: Verdict = Verdict.PAS
 LAGS = Declared(name="one", row="A1", cause="lags", kind="state", tensor="conv", layer=0)
 
 
-def test_a_row_is_judged_by_its_fastest_kill() -> None:
+def test_a_row_is_told_by_its_own_kept_scenario_or_by_its_fastest_kill() -> None:
     row = Row(declared=LAGS, records=[killed("slow", 9, cause="zero"), killed("fast", 4), quiet("quiet")])
     assert row.fastest is not None
     assert row.fastest.scenario == "fast"
@@ -57,6 +61,11 @@ def test_a_row_is_judged_by_its_fastest_kill() -> None:
     assert row.located
     assert row.at_once
     assert row.checks() == {"state": 2}
+    kept = replace(row, records=[*row.records, killed("one", 6, cause="zero")])
+    assert kept.shown is not None
+    assert kept.shown.scenario == "one"
+    assert kept.fastest == row.fastest
+    assert not kept.diagnosed
 
 
 @pytest.mark.parametrize(
@@ -91,6 +100,8 @@ def test_twins_count_once_and_survivors_and_false_alarms_are_red() -> None:
     assert summary["killed"] == 2
     assert summary["survivors"] == ["idle"]
     assert summary["diagnosed"] == 1
+    assert summary["kills"] == 2
+    assert summary["kills_diagnosed"] == 1
     assert summary["coordinates"] == 2
     assert summary["exit"] == 1
     green = replace(matrix, rows=[one, other], clean=[quiet("a")])
@@ -144,5 +155,4 @@ def test_what_is_kept_passes_on_the_correct_engine_and_finds_its_fault(name: str
     assert found.first is not None
     assert found.first.cause == NOT_AS_DECLARED.get(name, fault.cause)
     assert row.located
-    assert len(kept.requests) <= 3
-    assert found.steps <= 6
+    assert name in LARGE or (len(kept.requests) <= 3 and found.steps <= 6)

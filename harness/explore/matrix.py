@@ -43,19 +43,24 @@ class Row:
         return min(self.kills, key=lambda record: (record.steps, record.tokens), default=None)
 
     @property
+    def shown(self) -> Record | None:
+        """The kill that the fault is told by: the scenario that is kept under its name, or else the fastest."""
+        return next((kill for kill in self.kills if kill.scenario == self.declared.name), self.fastest)
+
+    @property
     def acted(self) -> int:
         """Scenarios in which it did anything that the correct engine does not."""
         return sum(record.acted is not None for record in self.records)
 
     @property
     def diagnosed(self) -> bool:
-        """Whether its fastest kill calls it what was declared."""
-        return self.fastest is not None and self.names_it(self.fastest)
+        """Whether the kill it is told by calls it what was declared."""
+        return self.shown is not None and self.names_it(self.shown)
 
     @property
     def located(self) -> bool:
-        """Whether its fastest kill finds it where that was declared."""
-        first = self.fastest and self.fastest.first
+        """Whether the kill it is told by finds it where that was declared."""
+        first = self.shown and self.shown.first
         declared = self.declared
         return bool(
             first
@@ -66,9 +71,9 @@ class Row:
 
     @property
     def at_once(self) -> bool:
-        """Whether its fastest kill finds it in the step in which it first acts; a counter acts at the very end."""
-        fastest = self.fastest
-        return bool(fastest and fastest.first and fastest.first.at.step <= (fastest.acted or 0))
+        """Whether that kill finds it in the step in which it first acts; a counter acts at the very end."""
+        shown = self.shown
+        return bool(shown and shown.first and shown.first.at.step <= (shown.acted or 0))
 
     def names_it(self, kill: Record) -> bool:
         """Whether a kill calls it what was declared."""
@@ -139,6 +144,8 @@ class Matrix:
             "clean_runs": self.generated,
             "undecided": len(self.undecided),
             "diagnosed": sum(row.diagnosed for row in self.faults),
+            "kills": sum(len(row.kills) for row in self.faults),
+            "kills_diagnosed": sum(row.names_it(kill) for row in self.faults for kill in row.kills),
             "coordinates": sum(row.located for row in self.faults),
             "at_once": sum(row.at_once for row in self.faults),
             "twins": dict(self.twins),

@@ -13,7 +13,7 @@ from harness.explore.matrix import Matrix, Row
 
 def terminal(matrix: Matrix) -> Table:
     """One line per fault: what kills it, and how it is told."""
-    table = Table("row", "fault", "kills", "checks", "acts", "found", "fastest scenario", "diagnosis")
+    table = Table("row", "fault", "kills", "checks", "acts", "found", "scenario", "diagnosis")
     for row in matrix.rows:
         table.add_row(*_cells(row), style=None if row.kills or not row.declared.counted else "red")
     return table
@@ -33,7 +33,7 @@ def page(matrix: Matrix, coverage: Coverage, command: str) -> str:
         "checks that fail",
         "acts at",
         "found at",
-        "fastest scenario",
+        "scenario",
         "diagnosis",
     )
     lines += ["## Faults", "", *_table(head, [_cells(row) for row in matrix.rows]), ""]
@@ -53,7 +53,7 @@ def empty_pairs(coverage: Coverage) -> list[str]:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    declared, kill = row.declared, row.fastest
+    declared, kill = row.declared, row.shown
     if kill is None or kill.first is None:
         return (
             declared.row,
