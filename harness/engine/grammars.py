@@ -12,7 +12,7 @@ import xgrammar
 
 from harness.errors import ModelError, UsageError
 
-KINDS = ("json_schema", "regex", "ebnf", "choice")
+KINDS = ("json_schema", "regex", "ebnf", "choice", "structural_tag")
 
 # xgrammar compiles in this process and cannot be interrupted. These bounds keep it under about 2 s with a tiny
 # vocabulary: 64 KiB of properties of one object take 75 s, and a schema of depth 2,000 never comes back.
@@ -77,7 +77,8 @@ class Compiler:
         )
 
     def compile(self, kind: str, text: str) -> xgrammar.CompiledGrammar:
-        """``kind`` is one of ``KINDS``; the text of a ``choice`` is a JSON list of strings.
+        """``kind`` is one of ``KINDS``; the text of a ``choice`` is a JSON list of strings, that of a ``structural_tag``
+        xgrammar's description of free text with tagged parts.
 
         Raises:
             UsageError: an unknown kind, or a text that is too large or no such grammar.
@@ -91,6 +92,9 @@ class Compiler:
                 _check_extent(json.loads(text))
                 # free whitespace lets a model write blanks for ever (vLLM's disable_any_whitespace)
                 return self._compiler.compile_json_schema(text, any_whitespace=False)
+            if kind == "structural_tag":
+                _check_extent(json.loads(text))
+                return self._compiler.compile_structural_tag(text)
             if kind == "regex":
                 return self._compiler.compile_regex(text)
             return self._compiler.compile_grammar(text if kind == "ebnf" else _choice_to_ebnf(text))

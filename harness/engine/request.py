@@ -35,6 +35,9 @@ class EngineRequest:
     stop_texts: tuple[str, ...] = ()
     guide: Guide | None = None
     turns: deque[ForcedTurn] | None = None
+    scores_prompt: bool = (
+        False  # the logits of its prompt are wanted, so none of it comes from the prefix cache
+    )
     tokens: list[int] = field(default_factory=list)
     prompt_end: int = (
         0  # tokens to feed before the first one is drawn: the prompt, or all of them after a preemption

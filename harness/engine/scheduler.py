@@ -124,7 +124,7 @@ class Scheduler:
         if len(self.running) == self._config.max_num_seqs or not self.slots.can_allocate(slots):
             return None
         hit = Hit(blocks=[])
-        if self._config.prefix_caching:
+        if self._config.prefix_caching and not request.scores_prompt:
             hit = self.prefix.hit(request.tokens, request.id)
             request.blocks += hit.blocks
         request.num_computed = request.num_planned = len(hit.blocks) * self._config.block_size

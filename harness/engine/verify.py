@@ -31,6 +31,7 @@ class RowResult:
     logits: torch.Tensor | None  # [n + 1, vocab], before the mask
     mask: torch.Tensor | None  # [n + 1, words]
     routing: torch.Tensor  # [qlen, layers, top_k]
+    prompt_logits: torch.Tensor | None = None  # [qlen, vocab], of a prompt that is to be scored
     discarded: bool = False
     cached: int = 0
     resumed: bool = False
@@ -65,7 +66,11 @@ class Verifier:
             end = start + (len(row.drafts) + 1 if row.ends_prompt else 0)
             mine = slice(start, end)
             chosen = self._choose(row, masked[mine]) if row.ends_prompt and not row.discarded else []
-            results.append(self._result(row, chosen, logits[mine], masks[mine], forward.routing[span]))
+            result = self._result(row, chosen, logits[mine], masks[mine], forward.routing[span])
+            if row.in_prompt and row.request.scores_prompt and not row.discarded:
+                hidden = forward.hidden[span][: len(result.input_ids)]
+                result = replace(result, prompt_logits=self._model.logits(hidden))
+            results.append(result)
             start = end
         return results
 
