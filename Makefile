@@ -27,7 +27,7 @@ EXPLORES   = $(if $(SEED),--seed '$(SEED)') $(if $(WORKERS),--workers '$(WORKERS
              $(if $(FAULT),--fault '$(FAULT)')
 VERDICT    = code=$$?; echo "{\"verb\": \"$@\", \"exit\": $$((code != 0))}"; exit $$code
 
-.PHONY: help repro test matrix explore lint doctor
+.PHONY: help repro test matrix explore serve lint doctor
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -45,6 +45,10 @@ matrix: $(READY) ## every fault against every check: SEED= WORKERS= ON=ray
 
 explore: $(READY) ## draw scenarios for SECONDS=60 and make small what is wrong: SEED= WORKERS= FAULT= ON=ray
 	@$(NEEDS) $(PY) -m harness.cli explore $(if $(SECONDS),--seconds '$(SECONDS)') $(EXPLORES) $(ARGS)
+
+serve: $(READY) ## an OpenAI-compatible server: VARIANT= FAULT= SPEC= K= REGIME= PRESET= MODEL= PORT=
+	@$(NEEDS) $(PY) -m harness.cli serve $(foreach p,VARIANT FAULT SPEC K REGIME PRESET MODEL PORT, \
+	  $(if $($p),--$(shell echo $p | tr A-Z a-z) '$($p)')) $(ARGS)
 
 lint: $(READY) ## ruff and mypy alone
 	@$(NEEDS) $(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m mypy; $(VERDICT)
