@@ -126,6 +126,7 @@ def test_sigterm_lets_what_runs_come_to_its_end(peaked: Path) -> None:
         (["--fault", "no-such-fault"], "no-such-fault"),
         (["--max-model-len", "100000"], "positions"),
         (["--host", "203.0.113.1"], "cannot listen"),
+        (["--port", "99999"], "cannot listen"),
         (["--k", "0"], "at least 1"),
     ],
 )

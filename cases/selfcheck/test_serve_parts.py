@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from serving import LONG, Server, serving
+from serving import LONG, MODEL, Server, serving
 
 from harness.engine.grammars import Vocabulary
 from harness.serve.logprobs import logprobs_of
@@ -48,6 +49,8 @@ def test_what_may_be_a_stop_is_held_back_and_a_late_stop_is_not_hidden(texts: Te
         texts, steps, ["123", "?"], "stop"
     )  # the engine went on: whoever reads the answer must see it
     assert "".join(late) == "abc123xyz"
+    (run,) = spoken(texts, [texts.encode("abc123xyz")], ["123"], "stop")  # late inside an accepted run
+    assert run == "abc123xyz"
     assert "".join(spoken(texts, steps[: end + 1], ["123"], "length")).startswith("abc123")
 
 
@@ -119,3 +122,25 @@ def test_a_prompt_is_scored_once_though_it_is_fed_again(
         for token, place in ours.items():
             assert place["logprob"] == pytest.approx(theirs[token]["logprob"], abs=1e-3)
     assert len(again["prompt_logprobs"]) == len(again["prompt_token_ids"])
+
+
+def test_prompts_are_scored_in_company_as_alone(server: Server) -> None:
+    bodies = [
+        {
+            "model": MODEL,
+            "prompt": [*range(40 + i, 60 + 3 * i)],
+            "max_tokens": 4,
+            "prompt_logprobs": 0,
+            "temperature": 0,
+        }
+        for i in range(4)
+    ]
+
+    def scored(body: dict[str, Any]) -> list[Any]:
+        places = server.post("/v1/completions", body).json()["choices"][0]["prompt_logprobs"]
+        return [place["logprob"] for each in places[1:] for place in each.values()]
+
+    alone = [scored(body) for body in bodies]
+    with ThreadPoolExecutor(max_workers=4) as company:
+        for ours, theirs in zip(company.map(scored, bodies), alone, strict=True):
+            assert ours == pytest.approx(theirs, abs=1e-3)

@@ -77,8 +77,8 @@ class Compiler:
         )
 
     def compile(self, kind: str, text: str) -> xgrammar.CompiledGrammar:
-        """``kind`` is one of ``KINDS``; the text of a ``choice`` is a JSON list of strings, that of a ``structural_tag``
-        xgrammar's description of free text with tagged parts.
+        """``kind`` is one of ``KINDS``; the text of a ``choice`` is a JSON list of strings, that of a
+        ``structural_tag`` xgrammar's description of free text with tagged parts.
 
         Raises:
             UsageError: an unknown kind, or a text that is too large or no such grammar.

@@ -103,7 +103,7 @@ def serve(
     """
     try:
         listener = socket.create_server((host, port))
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         raise UsageError(
             f"cannot listen on {host}:{port}: {error}", hint="--port 0 takes a free one"
         ) from None
