@@ -37,9 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _finish({"verb": None, **_told(error)}, bisects)
     except SystemExit as request:  # --help and --version
         return int(request.code or 0)
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # a CI that runs out of time is told what is kept
+    # a CI that runs out of time is told what is kept
+    ended = signal.signal(signal.SIGTERM, signal.default_int_handler)
     verb: Verb = args.run
     try:
         result = verb(args)
@@ -51,7 +50,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         print("this is a fault of specharness itself: please report it with the lines above", file=sys.stderr)
         result = {"verb": args.verb, "error": f"{type(error).__name__}: {error}", "exit": 3}
-    return _finish(result, bisects)
+    # The last line is written whole, whoever is in a hurry; then signals mean what they meant before.
+    hurry = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    code = _finish(result, bisects)
+    signal.signal(signal.SIGTERM, ended)
+    signal.signal(signal.SIGINT, hurry)
+    return code
 
 
 def _told(error: HarnessError) -> dict[str, Any]:

@@ -5,8 +5,33 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any
+
+
+def seconds(text: str) -> float:
+    """A time to spend: finite, more than nothing."""
+    value = float(text)
+    if not 0 < value < inf:
+        raise argparse.ArgumentTypeError(f"saw {text}, expected more than 0 and an end")
+    return value
+
+
+def count(text: str) -> int:
+    """A number from 0 on."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"saw {text}, expected 0 or more")
+    return value
+
+
+def some(text: str) -> int:
+    """A number from 1 on."""
+    if count(text) == 0:
+        raise argparse.ArgumentTypeError("saw 0, expected 1 or more")
+    return int(text)
+
 
 Prepare = Callable[[argparse.Namespace], None]
 
@@ -30,12 +55,12 @@ def add_verbs(verbs: Any, prepare: Prepare) -> None:
         "matrix", help="every fault against every check: what is found, where, how soon"
     )
     parser.add_argument(
-        "--clean", type=int, default=1000, metavar="N", help="generated runs of the correct engine (1000)"
+        "--clean", type=count, default=1000, metavar="N", help="generated runs of the correct engine (1000)"
     )
     parser.add_argument("--fault", action="append", metavar="NAME", help="only this one; may be repeated")
     _add_common(parser, matrix)
     parser = verbs.add_parser("explore", help="draw scenarios until something is wrong, and make it small")
-    parser.add_argument("--seconds", type=float, default=60, metavar="S", help="for so long (default 60)")
+    parser.add_argument("--seconds", type=seconds, default=60, metavar="S", help="for so long (default 60)")
     parser.add_argument(
         "--fault", default="fixed", metavar="NAME", help="look for this fault (default: false alarms)"
     )
@@ -47,7 +72,7 @@ def _add_common(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespa
     add("--seed", type=int, default=0, help="seed of everything random (default 0)")
     add(
         "--workers",
-        type=int,
+        type=some,
         default=os.cpu_count() or 1,
         metavar="N",
         help="processes (default: one for each core)",

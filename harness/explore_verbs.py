@@ -23,6 +23,7 @@ from harness.explore.workbench import Record
 from harness.explore_session import Session
 from harness.rundir import slug
 from harness.scenario import Scenario
+from harness.verdict import Verdict
 
 CLEAN_CHUNK = 25
 EXPLORED_CHUNK = 10
@@ -100,11 +101,12 @@ def explore(args: argparse.Namespace) -> dict[str, Any]:
             "seed": args.seed,
             "scenarios": len(records),
             "failures": len(killed),
+            "undecided": sum(record.verdict is Verdict.INCONCLUSIVE for record in records),
             "found": first[0].record.scenario if first else None,
             "mistakes": [_told(record) for record in mistakes.values()],
             "files": files,
             "events": coverage.events,
-            "exit": int(bool(killed) != hunted),
+            "exit": int(bool(killed) != hunted) if records else 125,
         }
     )
 

@@ -203,10 +203,33 @@ class Scenario:
         return Scenario.from_json(text, where=str(path))
 
 
+MOST = {
+    "block_size": 4096,
+    "kv_blocks": 10**5,
+    "max_num_seqs": 1024,
+    "max_model_len": 10**6,
+    "token_budget": 10**6,
+}
+"""Largest values that a scenario may ask for: beyond them no tiny model's memory goes, and no run ends."""
+MOST_CAPTURED = 10**5
+MOST_EVENTS = 1000
+MOST_NAME = 200
+"""Characters of a name, an id, a stop text."""
+
+
 def _validate(scenario: Scenario) -> None:
     def refuse(what: str) -> None:
-        raise ScenarioError(f"scenario {scenario.name!r}: {what}")
+        raise ScenarioError(f"scenario {scenario.name[:MOST_NAME]!r}: {what}")
 
+    stops = (text for request in scenario.requests for text in request.stop)
+    for text in (scenario.name, *(request.id for request in scenario.requests), *stops):
+        if len(text) > MOST_NAME or text.encode(errors="replace").decode() != text:
+            refuse(f"saw {text[:40]!r}, expected at most {MOST_NAME} characters that UTF-8 can write")
+    for name, most in MOST.items():
+        if (getattr(scenario, name) or 0) > most:
+            refuse(f"saw {name}={getattr(scenario, name)}, expected at most {most}")
+    if max(scenario.capture_sizes, default=0) > MOST_CAPTURED or len(scenario.events) > MOST_EVENTS:
+        refuse(f"expected capture sizes of at most {MOST_CAPTURED} and at most {MOST_EVENTS} events")
     ids = [request.id for request in scenario.requests]
     if not ids:
         refuse("saw no request, expected at least one")

@@ -37,7 +37,7 @@ def repro(args: argparse.Namespace) -> dict[str, Any]:
     root = args.cases or find_root()
     case = find_case(load_cases(root), args.issue)
     folder = _model(args, console)
-    console.print(f"[bold]{case.ref}  {case.title}[/bold]", highlight=False)
+    console.print(f"{case.ref}  {case.title}", style="bold", highlight=False)
     scenarios = _fitting(args, console, case.scenarios(Lab(folder, root / "fixtures", args.seed)))
     variants = _chosen(args, case.variants)
     reproduction, run_dir = _reproduce(
@@ -150,7 +150,7 @@ def _root(args: argparse.Namespace) -> Path:
 
 def _console(args: argparse.Namespace) -> Console:
     """Wide where nobody looks: a log must not crop its tables."""
-    return Console(quiet=args.json, width=None if sys.stdout.isatty() else 160)
+    return Console(quiet=args.json, width=None if sys.stdout.isatty() else 160, markup=False)
 
 
 def _model(args: argparse.Namespace, console: Console) -> Path:
@@ -219,7 +219,7 @@ def _reproduce(
         "variants": variants,
     }
     run_dir = _run_dir(args, root, name, setting)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=args.json) as progress:
         task = progress.add_task("loading the oracle")
         judge = Judge(folder)
@@ -228,7 +228,7 @@ def _reproduce(
 
         def tell(scenario: str, variant: str) -> None:
             place = f"{next(cells)} of {len(scenarios) * len(variants)}"
-            progress.update(task, description=f"{place}  {scenario}  [bold]{variant}[/bold]")
+            progress.update(task, description=f"{place}  {scenario}  {variant}")
             if not console.is_terminal:
                 console.print(f"{place}: {scenario} on {variant}", soft_wrap=True, highlight=False)
 

@@ -392,3 +392,27 @@ def test_every_field_of_a_scenario_is_tried_here() -> None:
 def test_a_scenario_error_is_bad_input() -> None:
     assert ScenarioError("x").exit_code == 2
     assert HarnessError("x").hint is None
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"max_num_seqs": 10**9},
+        {"kv_blocks": 10**12},
+        {"block_size": 10**12},
+        {"max_model_len": 10**30},
+        {"capture_sizes": (10**19,)},
+        {"name": "x" * 5000},
+        {"name": "a\ud800b"},
+        {"events": (Event(step=1, what="dummy"),) * 20_000},
+    ],
+    ids=lambda setting: next(iter(setting)),
+)
+def test_what_no_machine_has_and_no_file_can_hold_is_refused(setting: dict[str, Any]) -> None:
+    with pytest.raises(ScenarioError, match="at most"):
+        replace(base(), **setting)
+
+
+def test_a_stop_text_that_is_no_text_convicts_nobody() -> None:
+    with pytest.raises(ScenarioError, match="UTF-8"):
+        replace(base(), requests=tuple(replace(r, stop=("\ud800",)) for r in base().requests))

@@ -34,6 +34,8 @@ def expected_counters(scenario: Scenario, trace: Trace) -> dict[str, int]:
         "num_draft_tokens": sum(token >= 0 for row in verified for token in row.kept),
         "num_accepted_tokens": sum(row.accepted - 1 for row in verified),
         "preemptions": sum(len(step.preempted) for step in trace.steps),
+        "slots_leaked": 0,  # when all requests are over, nobody owns memory
+        "blocks_leaked": 0,
     }
     lost = any(step.preempted or step.aborted for step in trace.steps)
     if scenario.regime == "trim" or not lost:  # else an admission may have ended before it had a row

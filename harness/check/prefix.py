@@ -63,8 +63,8 @@ class Shelf:
         chain_of = {block: chain for chain, block in self.block_of.items()}
         for line in lines:
             for place, block in enumerate(line.row.blocks):
-                chain = chain_of.get(block)
-                if chain is not None and self.chain(line.history, place) != chain:
+                chain, length = chain_of.get(block), (place + 1) * self.size + self.drops_last
+                if chain is not None and (len(chain), chain) != (length, self.chain(line.history, place)):
                     self.block_of.pop(chain, None)
 
 

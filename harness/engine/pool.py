@@ -60,6 +60,11 @@ class Pool:
         return tuple(self._owners.get(place, ()))
 
     @property
+    def num_owned(self) -> int:
+        """Places that somebody owns."""
+        return len(self._owners)
+
+    @property
     def num_free(self) -> int:
         """Places that nobody owns, place 0 not counted."""
         return len(self._free)

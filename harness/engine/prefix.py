@@ -134,6 +134,11 @@ class PrefixCache:
         usable = self._decisions.usable_boundary(boundary, self._block_size, self._drops_last)
         return next((place for place in (usable, boundary) if place > start), end)
 
+    @property
+    def num_snapshots(self) -> int:
+        """States that are kept."""
+        return len(self._slot_of)
+
     def unpin(self, snapshot: int) -> None:
         """The state of a hit has been taken over."""
         self._pinned.discard(snapshot)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -42,7 +42,7 @@ def _on_processes(
     with ProcessPoolExecutor(
         max_workers=workers,
         mp_context=get_context("spawn"),  # forked threads of torch and a GPU's context would be broken
-        initializer=_leave_interrupts_to_the_parent,
+        initializer=_end_with_the_parent,
     ) as pool:
         try:
             waiting = {pool.submit(function, task) for task in islice(tasks, workers)}
@@ -51,6 +51,10 @@ def _on_processes(
                 for future in done:
                     yield future.result()
                 waiting |= {pool.submit(function, task) for task in islice(tasks, len(done))}
+        except (KeyboardInterrupt, GeneratorExit):
+            for child in active_children():  # a job may take minutes, and nobody waits for it any more
+                child.terminate()
+            raise
         except BrokenProcessPool:
             raise EngineError(
                 "a worker process died: out of memory, or killed", hint="--resume RUN_DIR goes on"
@@ -59,8 +63,9 @@ def _on_processes(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _leave_interrupts_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _end_with_the_parent() -> None:
+    """An interruption from the keyboard reaches all: a worker ends at once, without a traceback of its own."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _on_ray(function: Callable[[Task], Result], tasks: Iterator[Task], workers: int) -> Iterator[Result]:

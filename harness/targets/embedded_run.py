@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from harness.targets.embedded import EmbeddedTarget
 
 STALL = 64
-"""Steps without a committed token after which a run counts as stalled."""
+"""Steps in which nobody gets further, beyond those that feed the longest request again, until a run is stalled."""
 
 
 class Run:
@@ -49,6 +49,9 @@ class Run:
         self._dummies = 0
         self._arrived: list[EngineRequest] = []
         self._steps: list[StepTrace] = []
+        self._furthest: dict[str, tuple[int, int]] = {}
+        # all that a preempted request had is fed again before it gets any further
+        self._patience = STALL + max(len(r.prompt) + r.max_tokens for r in scenario.requests)
 
     def trace(self) -> Trace:
         crash = None
@@ -92,15 +95,29 @@ class Run:
                 self._arrive(self._requests[waiting.popleft().id])
             step = self._engine.step(self._happen)
             clock += 1
-            goes_on = step is not None and any(row.committed or row.in_prompt for row in step.rows)
+            goes_on = step is not None and self._gets_further(step)
             if step is not None:
                 self._steps.append(self._record(step))
             for _ in range(self._dummies):
                 self._steps.append(self._record(self._engine.dummy_step()))
             self._dummies = 0
             idle = 0 if goes_on else idle + 1
-            if idle > STALL:
-                raise RuntimeError(f"stalled: no token was committed in {idle} steps")
+            if idle > self._patience:
+                raise RuntimeError(f"stalled: no request got further in {idle} steps")
+        self._engine.counters["slots_leaked"] = self._engine.scheduler.slots.num_owned - self._filed()
+        self._engine.counters["blocks_leaked"] = self._engine.scheduler.blocks.num_owned
+
+    def _filed(self) -> int:
+        """State slots that the prefix cache keeps."""
+        return self._engine.scheduler.prefix.num_snapshots
+
+    def _gets_further(self, step: StepResult) -> bool:
+        """Whether a request has more tokens, or more of them in cache, than it ever had."""
+        before, self._furthest = self._furthest, dict(self._furthest)
+        for row in step.rows:
+            name, reached = row.request.id, (len(row.request.tokens), row.request.num_computed)
+            self._furthest[name] = max(before.get(name, (0, 0)), reached)
+        return self._furthest != before
 
     def _arrive(self, request: EngineRequest) -> None:
         self._engine.add(request)

@@ -96,7 +96,7 @@ def stride_ignored() -> Policy:
     return replace(POLICY, prefill_indices=as_if_contiguous)
 
 
-@fault("A6", "vllm-ascend#9956", "vllm-ascend#10372", cause="more committed than drafted", kind="crash")
+@fault("A6", "vllm-ascend#9956", "vllm-ascend#10372", cause="accepted count against this row", kind="crash")
 def accepted_count_against_this_row() -> Policy:
     """The count of the step before is held against the length of this step's row: four accepted, then a trim to one
     draft, and the kernel refuses a legal batch."""
