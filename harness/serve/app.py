@@ -95,7 +95,8 @@ class Endpoints:
         """A text goes on."""
         service = self._service
         service.check_model(body.model)
-        prompt = await service.prompt_of(body)
+        text = only_prompt(body)
+        prompt = await service.encode(text, special=True) if isinstance(text, str) else text
         scores_echo = body.logprobs if body.echo else None
         asked = [most for most in (body.prompt_logprobs, scores_echo) if most is not None]
         stream = await service.open(
@@ -105,7 +106,6 @@ class Endpoints:
             most_logprobs=body.logprobs,
             most_prompt_logprobs=max(asked, default=None),
         )
-        text = only_prompt(body)
         echo = text if isinstance(text, str) else service.texts.decode(text)
         reading = Reading(
             stream, service.texts, body.stops, echo=echo if body.echo else None, drops=body.max_tokens == 0
@@ -125,7 +125,8 @@ class Endpoints:
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs", param="top_logprobs")
         named = named_tool(body)
-        prompt = await service.prompt_of(body)
+        may_call = offers_tools(body)
+        prompt = await service.render(body.messages, body.tools or () if may_call else ())
         most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         stream = await service.open(
             body,
@@ -141,7 +142,7 @@ class Endpoints:
             returns_ids=bool(body.return_token_ids),
             returns_prompt_logprobs=body.prompt_logprobs is not None,
             named=None if named is None else named.function.name,
-            calls=named is None and offers_tools(body),
+            calls=named is None and may_call,
         )
         return await _respond(http, body, stream, reading, answer)
 

@@ -27,6 +27,9 @@ from harness.serve.metrics import Metrics
 STARVING = 0.01
 """Seconds to wait for orders when requests are there and none of them can run."""
 
+LAST_STEP = 10.0
+"""Seconds that the last step may take."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
@@ -103,9 +106,9 @@ class EngineLoop:
         self._thread.start()
 
     async def stop(self) -> None:
-        """End behind the current step; requests that still run get no more tokens."""
+        """End behind the current step, and leave a step behind that does not end; nobody gets any more tokens."""
         self._orders.put(self._end)
-        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._thread.join, LAST_STEP)
 
     def submit(self, stream: Stream) -> None:
         """Queue the request of an open stream."""
@@ -182,14 +185,10 @@ class EngineLoop:
 
     def _advance(self, stream: Stream, row: RowResult) -> None:
         reason, now = row.request.finish_reason, time.monotonic()
-        scores = row.logits is not None and stream.most_logprobs is not None
-        delta = Delta(
-            tokens=tuple(row.committed),
-            logprobs=tuple(logprobs_of(row.logits, row.committed, stream.most_logprobs or 0))
-            if scores and row.logits is not None
-            else (),
-            finish_reason=reason,
-        )
+        logprobs: list[TokenLogprob] = []
+        if row.logits is not None and stream.most_logprobs is not None:
+            logprobs = logprobs_of(row.logits, row.committed, stream.most_logprobs)
+        delta = Delta(tokens=tuple(row.committed), logprobs=tuple(logprobs), finish_reason=reason)
         self._news.append((stream, delta))
         self._metrics.generation_tokens.inc(len(row.committed))
         if stream.last is None:

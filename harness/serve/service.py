@@ -15,11 +15,11 @@ from harness.engine.sampler import SamplingParams
 from harness.errors import UsageError
 from harness.serve.chat import ChatTemplate
 from harness.serve.errors import ApiError, bad_request
-from harness.serve.guidance import Grammar, grammar_of, offers_tools
+from harness.serve.guidance import Grammar, grammar_of
 from harness.serve.limits import Limits
 from harness.serve.loop import EngineLoop, Stream
 from harness.serve.metrics import Metrics
-from harness.serve.protocol import ChatRequest, CompletionRequest, Generation, Message, Tool
+from harness.serve.protocol import CompletionRequest, Generation, Message, Tool
 from harness.serve.text import Texts
 
 
@@ -60,14 +60,6 @@ class Service:
         """Messages as tokens; the template writes special tokens itself."""
         text = await asyncio.to_thread(self.template.render, messages, tools)
         return await self.encode(text, special=False)
-
-    async def prompt_of(self, request: Generation) -> tuple[int, ...]:
-        """The prompt of either kind of request, as tokens."""
-        if isinstance(request, ChatRequest):
-            return await self.render(request.messages, request.tools or () if offers_tools(request) else ())
-        assert isinstance(request, CompletionRequest)
-        prompt = only_prompt(request)
-        return await self.encode(prompt, special=True) if isinstance(prompt, str) else prompt
 
     async def open(
         self,
