@@ -29,13 +29,11 @@ class Server:
 
     service: Service
     url: str
-
-    @property
-    def client(self) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+    http: httpx.Client
+    client: openai.OpenAI
 
     def post(self, path: str, body: Any) -> httpx.Response:
-        return httpx.post(f"{self.url}{path}", json=body, timeout=30)
+        return self.http.post(path, json=body)
 
     def complete(self, prompt: Any, **more: Any) -> dict[str, Any]:
         """One greedy completion, with token ids; what the client's types do not know goes into the body."""
@@ -69,9 +67,12 @@ def serving(folder: Path, *, api_key: str | None = None, **setting: Any) -> Iter
     while not server.started:
         assert thread.is_alive()
         time.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
+    url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    http = httpx.Client(base_url=url, timeout=30)
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
     try:
-        yield Server(service=service, url=f"http://127.0.0.1:{port}")
+        with http, client:
+            yield Server(service=service, url=url, http=http, client=client)
     finally:
         server.should_exit = True
         thread.join()

@@ -48,7 +48,7 @@ def test_prompt_lookup_and_no_speculation_are_served_too(peaked: Path) -> None:
             whole = server.complete("The river " * 30, max_tokens=0, prompt_logprobs=0)
             assert len(whole["prompt_logprobs"]) == len(whole["prompt_token_ids"])
             assert None not in whole["prompt_logprobs"][1:]
-            metrics = httpx.get(f"{server.url}/metrics").text
+            metrics = server.http.get("/metrics").text
             assert 'vllm:prefix_cache_hits_total{engine="0",model_name="tiny"} 0.0' not in metrics
     assert answers == [[answers[0][0]] * 2] * 3
 
@@ -71,10 +71,10 @@ def test_a_dead_engine_is_told_to_all_and_the_server_stays(peaked: Path) -> None
         with pytest.raises(openai.APIError, match="EngineDeadError"):
             list(bystander)
         assert server.post("/v1/completions", {"model": MODEL, "prompt": "x"}).status_code == 500
-        health = httpx.get(f"{server.url}/health")
+        health = server.http.get("/health")
         assert health.status_code == 503
         assert "EngineDeadError" in health.text
-        assert httpx.get(f"{server.url}/v1/models").status_code == 200
+        assert server.http.get("/v1/models").status_code == 200
         assert not server.service.loop.open
 
 

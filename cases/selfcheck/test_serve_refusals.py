@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from serving import LONG, MODEL, Server, serving
@@ -35,9 +34,7 @@ def server(peaked: Path) -> Iterator[Server]:
     ],
 )
 def test_malformed_bodies_are_refused(server: Server, body: bytes, says: str) -> None:
-    answer = httpx.post(
-        f"{server.url}/v1/completions", content=body, headers={"content-type": "application/json"}
-    )
+    answer = server.http.post("/v1/completions", content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert says in error["message"]
@@ -101,8 +98,8 @@ def test_chats_that_cannot_be_are_refused(server: Server, body: dict[str, Any], 
 def test_unknown_models_and_paths_are_not_found(server: Server) -> None:
     with pytest.raises(openai.NotFoundError, match="'other'"):
         server.client.completions.create(model="other", prompt="x")
-    assert httpx.get(f"{server.url}/v1/nothing").json()["error"]["code"] == 404
-    assert httpx.get(f"{server.url}/v1/completions").json()["error"]["code"] == 405
+    assert server.http.get("/v1/nothing").json()["error"]["code"] == 404
+    assert server.http.get("/v1/completions").json()["error"]["code"] == 405
 
 
 def test_key_size_and_number_are_limited(peaked: Path) -> None:
@@ -111,7 +108,7 @@ def test_key_size_and_number_are_limited(peaked: Path) -> None:
         with pytest.raises(openai.AuthenticationError):
             server.client.models.list()
         assert server.post("/tokenize", {"prompt": "x"}).status_code == 401
-        assert httpx.get(f"{server.url}/health").status_code == 200
+        assert server.http.get("/health").status_code == 200
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="secret", max_retries=0)
         with pytest.raises(openai.APIStatusError, match="2000 bytes") as large:
             client.completions.create(model=MODEL, prompt="x" * 3000)
