@@ -55,7 +55,7 @@ def add_verbs(verbs: Any, prepare: Prepare) -> None:
         "matrix", help="every fault against every check: what is found, where, how soon"
     )
     parser.add_argument(
-        "--clean", type=count, default=1000, metavar="N", help="generated runs of the correct engine (1000)"
+        "--clean", type=count, default=1020, metavar="N", help="generated runs of the correct engine (1020)"
     )
     parser.add_argument("--fault", action="append", metavar="NAME", help="only this one; may be repeated")
     _add_common(parser, matrix)
