@@ -319,7 +319,7 @@ def test_other_logits_are_put_down_to_attention(stage: Stage) -> None:
         ("RuntimeError", "GrammarMatcher has terminated after accepting the stop token", "matcher asked after its end"),
         ("EngineError", "4 mask rows from 8 do not fit into 10", "mask rows miscounted"),
         ("EngineError", "the script commits 4 tokens of r0, but only 1 drafts are left", "more committed than drafted"),
-        ("RuntimeError", "numAcceptedTokens[0]=4 exceeds varlen segment length=2", "more committed than drafted"),
+        ("RuntimeError", "numAcceptedTokens[0]=4 exceeds varlen segment length=2", "accepted count against this row"),
         ("TypeError", "'NoneType' object is not subscriptable", "nothing where a value was expected"),
         ("KeyError", "'r1'", "missing entry"),
         ("IndexError", "pop from an empty deque", "missing entry"),
