@@ -32,7 +32,7 @@ class Session:
 
     def __init__(self, args: argparse.Namespace, name: str) -> None:
         self.args = args
-        self.console = Console(quiet=args.json, width=None if sys.stdout.isatty() else 160)
+        self.console = Console(quiet=args.json, width=None if sys.stdout.isatty() else 160, markup=False)
         self.root: Path = args.cases or find_root()
         self.setting = Setting(preset=args.preset, kernels=args.kernels, device=args.device)
         self.lab = Lab(self.setting.folder, self.root / "fixtures", args.seed)

@@ -10,7 +10,9 @@ from harness import Documented, Lab, Request, Scenario, issue
 
 
 @issue(
-    "sglang#31599", title="the length is checked before the stops", variants=("fixed", "length-before-stop")
+    "sglang#31599",
+    title="the length is checked before the stops",
+    variants=("fixed", "length-looked-at-first"),
 )
 def scenarios(lab: Lab) -> Iterator[Scenario]:
     request = Request(id="r0", prompt=lab.encode("x y z"), max_tokens=5, stop_token_ids=lab.encode("c"))
@@ -19,5 +21,5 @@ def scenarios(lab: Lab) -> Iterator[Scenario]:
         requests=(request,),
         script={"r0": lab.spell(("", 1, "a"), ("bcd", 4, "e"), ("fg", 3, "x"))},
         must_observe={"end token in window": 1},
-        documented={"length-before-stop": Documented(failure="finish", tensor="answer", step=1)},
+        documented={"length-looked-at-first": Documented(failure="finish", tensor="answer", step=1)},
     )

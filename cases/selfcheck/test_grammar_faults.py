@@ -142,7 +142,7 @@ SHOWN: dict[str, tuple[Callable[[Writer], Scenario], int]] = {
     "partial-prompt-in-the-matcher": (in_pieces, 0),
     "end-token-inside-a-run": (ends_inside, 1),
     "stop-text-inside-a-run": (text_inside, 1),
-    "length-before-stop": (ends_before_the_length, 1),
+    "length-looked-at-first": (ends_before_the_length, 1),
 }
 """Fault -> the scenario that shows it, and the step where it first acts."""
 

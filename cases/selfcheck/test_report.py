@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from harness.check.gauge import Gauge
 from harness.lab import Lab, Plan
+from harness.report import proof
 from harness.report.html import MOST, page, shown
 from harness.repro import Reproduction, Result, reproduce
 from harness.run import Judge
@@ -225,3 +228,11 @@ def test_a_natural_scenario_has_no_script_to_show(reproduction: Reproduction) ->
     assert "the script, turn by turn" in forced_text
     assert "the script, turn by turn" not in natural_text
     assert "drafter and sampler decide" in natural_text
+
+
+def test_the_first_screen_shows_words_and_no_markup(reproduction: Reproduction, tmp_path: Path) -> None:
+    said = io.StringIO()
+    console = Console(file=said, width=160, markup=False)
+    proof.show(console, "vllm#1  a [title]", reproduction, RunDir.create(tmp_path, "x", {}))
+    assert "vllm#1  a [title]" in said.getvalue()
+    assert not re.search(r"\[/?(bold|dim|red)", said.getvalue())

@@ -21,7 +21,7 @@ def show(console: Console, title: str, reproduction: Reproduction, run_dir: RunD
         (result.scenario.name, {name: j.verdict for name, j in result.judgements.items()})
         for result in reproduction.results
     ]
-    lines: list[Any] = ["", f"[bold]{title}[/bold]", terminal.matrix(reproduction.variants, rows)]
+    lines: list[Any] = ["", Text(title, "bold"), terminal.matrix(reproduction.variants, rows)]
     lines += [Text(f"UNEXPECTED: {line}", "bold red") for line in reproduction.unexpected]
     for name, result, judgement in reproduction.first_failures():
         replay = run_dir.replay(result.scenario.name, name)

@@ -47,7 +47,7 @@ def stop_text_inside_a_run() -> Policy:
 
 
 @fault("S3", "sglang#31599", cause="answer goes on behind its end", kind="finish", tensor="answer")
-def length_before_stop() -> Policy:
+def length_looked_at_first() -> Policy:
     """The length is checked before the stops: a run that reaches it keeps what lies behind a stop inside it, and ends
     for the wrong reason."""
     return replace(POLICY, stops=replace(CORRECT_STOPS, looks_for_stops=within_the_length))
