@@ -67,6 +67,8 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "serve": ({"", "errors", "engine", "models"}, ANY),
     "serve_cli": ({"serve_verbs"}, set()),
     "serve_verbs": (ANY, ANY),
+    "vllm_cpu": ({*WORDS, "check", "models", "oracle"}, {"numpy"}),
+    "vllm_cpu.site": (set(), {"numpy", "torch", "vllm"}),  # runs inside vLLM's own environment
     "arguments": (set(), set()),
     "bench": ({"errors", "trace", "targets"}, ANY),
     "report": ({*WORDS, "codec", "check", "repro", "run", "rundir"}, ANY),

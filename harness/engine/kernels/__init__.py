@@ -2,7 +2,18 @@
 
 from .base import Kernels
 from .decisions import CORRECT, Decision, KernelDecisions
+from .journal import Journal
 from .naive import NaiveKernels
 from .select import Kind, Selection, select
 
-__all__ = ["CORRECT", "Decision", "KernelDecisions", "Kernels", "Kind", "NaiveKernels", "Selection", "select"]
+__all__ = [
+    "CORRECT",
+    "Decision",
+    "Journal",
+    "KernelDecisions",
+    "Kernels",
+    "Kind",
+    "NaiveKernels",
+    "Selection",
+    "select",
+]

@@ -26,6 +26,7 @@ from typing import Protocol
 from torch import Tensor
 
 from .decisions import CORRECT, KernelDecisions
+from .journal import Journal
 
 
 class Kernels(Protocol):
@@ -94,6 +95,35 @@ class Kernels(Protocol):
         A row starts from slot ``state_indices[b, a-1]``; after token ``j`` its state goes to ``state_indices[b, j]``.
         So rejecting drafts costs nothing: the next step's ``a`` selects the slot. q and k are l2-normalised here
         and q is scaled by ``K ** -0.5``.
+        """
+        ...
+
+    def gdn_replay(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        state: Tensor,
+        journal: Journal,
+        *,
+        query_start_loc: Tensor,
+        state_indices: Tensor,
+        num_accepted_tokens: Tensor,
+        turns: Tensor,
+        decisions: KernelDecisions = CORRECT,
+    ) -> Tensor:
+        """Gated delta rule over the rows of a verify step, from one committed state per row.
+
+        Shapes as in ``gdn_verify``, but state_indices [B]; turns [B] int32, the half of the journal that is read.
+        Rows have at most R = ``journal.rows`` tokens, and ``a`` is 0..R: 0 where nothing is left to replay, as
+        after a prompt.
+
+        The first ``a`` tokens of half ``turn`` of the row's journal are folded into its state, which is stored; the
+        outputs are those of the new row behind it, and its raw inputs go to half ``1 - turn``. The caller turns the
+        turn. So the stored state lags behind the committed tokens by the ``a`` of the row's next step. ``a`` may
+        exceed the row's length: it counts the tokens of the step before.
         """
         ...
 

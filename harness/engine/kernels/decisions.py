@@ -61,6 +61,11 @@ def row_length(length: Tensor) -> Tensor:
     return length
 
 
+def replayed(a: Tensor) -> Tensor:
+    """How many tokens of a row's journal are folded into its state: those that the step before committed."""
+    return a
+
+
 def is_padding(slot: Tensor) -> Tensor:
     """Whether a slot id is the null slot, which is never read and never written."""
     return slot == 0
@@ -97,6 +102,11 @@ def _row_length(length):
 
 
 @triton.jit
+def _replayed(a):
+    return a
+
+
+@triton.jit
 def _is_padding(slot):
     return slot == 0
 
@@ -111,6 +121,7 @@ class KernelDecisions:
     kept_start: Decision = Decision(naive=kept_start, triton=_kept_start)
     input_column: Decision = Decision(naive=input_column, triton=_input_column)
     row_length: Decision = Decision(naive=row_length, triton=_row_length)
+    replayed: Decision = Decision(naive=replayed, triton=_replayed)
     is_padding: Decision = Decision(naive=is_padding, triton=_is_padding)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from harness.errors import EngineError
 
 from .decisions import CORRECT, KernelDecisions
+from .journal import Journal
 from .rows import Rows
 
 L2_EPS = 1e-6
@@ -110,6 +111,52 @@ class NaiveKernels:
             out[t] = fold.step(h[: len(t)], t).to(out.dtype)
             column = decisions.write_column.naive(torch.full_like(t, j))
             _store(state, _select(table[: len(t)], column), h[: len(t)], decisions)
+        return out
+
+    def gdn_replay(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        state: Tensor,
+        journal: Journal,
+        *,
+        query_start_loc: Tensor,
+        state_indices: Tensor,
+        num_accepted_tokens: Tensor,
+        turns: Tensor,
+        decisions: KernelDecisions = CORRECT,
+    ) -> Tensor:
+        """See ``Kernels.gdn_replay``; token by token here."""
+        rows = Rows.live(query_start_loc, decisions.is_padding.naive(state_indices), len(v))
+        rows = Rows(rows.index, rows.start, decisions.row_length.naive(rows.length))
+        out = v.new_zeros(v.shape)  # [N, HV, V]
+        if not rows.longest:
+            return out
+        _inside(rows.length - 1, journal.rows, "token")
+        slot = state_indices[rows.index].long()  # [R]
+        turn = turns[rows.index].long()  # [R]
+        a = decisions.replayed.naive(num_accepted_tokens[rows.index].long())  # [R]
+        _inside(a, journal.rows + 1, "accepted count")
+        h = _load(state, slot, decisions)  # [R, HV, V, K]
+        for j in range(int(a.max())):
+            due = (a > j).nonzero().squeeze(1)
+            last = journal.k[slot[due], turn[due], j], journal.v[slot[due], turn[due], j]
+            gates = journal.gates[slot[due], turn[due], j].unbind(-1)
+            fold = _Fold(last[0], *last, *gates, state.dtype)
+            now = h[due]
+            fold.step(now, torch.arange(len(due), device=h.device))
+            h[due] = now
+        _store(state, slot, h, decisions)
+        fold = _Fold(q, k, v, g, beta, state.dtype)
+        for j in range(rows.longest):
+            t = rows.tokens(j)
+            out[t] = fold.step(h[: len(t)], t).to(out.dtype)
+            place = slot[: len(t)], 1 - turn[: len(t)], j
+            journal.k[place], journal.v[place] = k[t].to(journal.k.dtype), v[t].to(journal.v.dtype)
+            journal.gates[place] = torch.stack([g[t], beta[t]], -1).to(journal.gates.dtype)
         return out
 
     def gdn_prefill(

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .journal import Journal
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
@@ -62,6 +64,12 @@ class Batch:
     state_indices: Tensor  # [B, k + 1]
     num_accepted_tokens: Tensor  # [B]
     has_initial_state: Tensor  # [B]
+    journals: Journal  # [P + 2, ...] likewise
+    turns: Tensor  # [B], a strided view
+
+    @property
+    def journal(self) -> Journal:
+        return Journal(k=self.journals.k[1:-1], v=self.journals.v[1:-1], gates=self.journals.gates[1:-1])
 
     @property
     def conv_state(self) -> Tensor:
@@ -96,6 +104,10 @@ class Batch:
     def update(self) -> dict[str, Any]:
         """Keyword arguments of ``conv_update``."""
         return self.verify() | {"state_indices": self.state_indices[:, 0]}
+
+    def replay(self) -> dict[str, Any]:
+        """Keyword arguments of ``gdn_replay``."""
+        return self.update() | {"turns": self.turns}
 
     def prefill(self) -> dict[str, Any]:
         """Keyword arguments of the prefills."""
@@ -137,6 +149,15 @@ def batch(
     def place(x: Tensor, kind: torch.dtype | None = None) -> Tensor:
         return x.to(device=device, dtype=kind or x.dtype)
 
+    def journal() -> Journal:
+        k, v, gates = ((P + 2, 2, window, *each) for each in ((shape.H, shape.K), (shape.HV, shape.V), (shape.HV,)))
+        decay, strength = -normal(*gates).exp() * 0.3, normal(*gates).sigmoid()
+        return Journal(
+            k=place(normal(*k), dtype),
+            v=place(normal(*v), dtype),
+            gates=place(torch.stack([decay, strength], -1)),
+        )
+
     return Batch(
         shape=shape,
         rows=tuple(rows),
@@ -151,4 +172,6 @@ def batch(
         state_indices=place(table)[:, 1 : window + 1],
         num_accepted_tokens=place(torch.tensor([row.accepted for row in rows], dtype=torch.int32)),
         has_initial_state=place(torch.tensor([row.known for row in rows])),
+        journals=journal(),
+        turns=place(torch.randint(2, (B, 3), generator=random, dtype=torch.int32))[:, 1],
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import chunk, conv, conv_prefill, gating, gdn, norm
+from . import chunk, conv, conv_prefill, gating, gdn, norm, replay
 from .decisions import CORRECT, KernelDecisions
+from .journal import Journal
 from .launch import interpreting
 
 __all__ = ["TritonKernels", "interpreting"]
@@ -95,6 +96,41 @@ class TritonKernels:
             query_start_loc=query_start_loc,
             state_indices=state_indices,
             num_accepted_tokens=num_accepted_tokens,
+            decisions=decisions,
+        ).run()
+        return out
+
+    def gdn_replay(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        state: Tensor,
+        journal: Journal,
+        *,
+        query_start_loc: Tensor,
+        state_indices: Tensor,
+        num_accepted_tokens: Tensor,
+        turns: Tensor,
+        decisions: KernelDecisions = CORRECT,
+    ) -> Tensor:
+        """See ``Kernels.gdn_replay``."""
+        out = _zeros(v)
+        replay.replay_launch(
+            q,
+            k,
+            v,
+            g,
+            beta,
+            out,
+            state,
+            journal,
+            query_start_loc=query_start_loc,
+            state_indices=state_indices,
+            num_accepted_tokens=num_accepted_tokens,
+            turns=turns,
             decisions=decisions,
         ).run()
         return out
