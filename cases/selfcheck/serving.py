@@ -47,7 +47,8 @@ class Server:
         """All memory is back within 5 s."""
         scheduler, config = self.service.engine.scheduler, self.service.engine.config
         for _ in range(500):
-            if scheduler.slots.num_free == config.num_slots - 1 and scheduler.is_idle:
+            free = scheduler.slots.num_free == config.num_slots - 1 and scheduler.is_idle
+            if free and not self.service.loop.open:  # the stream is closed after its request
                 break
             time.sleep(0.01)
         assert scheduler.slots.num_free == config.num_slots - 1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,12 @@ def server(peaked: Path) -> Iterator[Server]:
     ("body", "says"),
     [
         (b"{", "no JSON"),
-        (b"\xff{}", "parsing"),
-        (b"[" * 100_000, "parsing"),
+        (b"\xff{}", "no UTF-8"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"model": "tiny", "prompt": "x", "max_tokens": 1, "max_tokens": 2}', "'max_tokens' stands twice"),
+        (b'{"model": "tiny", "prompt": "x", "max_tokens": ' + b"9" * 5000 + b"}", "digits"),
         (b'{"model": "tiny", "prompt": "\\ud800"}', "Unicode"),
-        (b'{"model": "tiny", "prompt": "x", "temperature": NaN}', "temperature"),
+        (b'{"model": "tiny", "prompt": "x", "temperature": NaN}', "NaN"),
     ],
 )
 def test_malformed_bodies_are_refused(server: Server, body: bytes, says: str) -> None:
@@ -124,14 +127,73 @@ def test_key_size_and_number_are_limited(peaked: Path) -> None:
         assert client.completions.create(model=MODEL, prompt="x", max_tokens=1).choices
 
 
-def test_a_slow_grammar_is_refused_while_others_are_answered(
-    peaked: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with serving(peaked, limits=Limits(compile_seconds=0.2)) as server:
-        monkeypatch.setattr(server.service.grammars, "guide", lambda kind, text: time.sleep(1))
-        slow = {"model": MODEL, "prompt": "x", "structured_outputs": {"regex": "a"}}
-        answer = server.post("/v1/completions", slow)
-        assert answer.status_code == 400
-        assert "did not compile within 0.2 s" in answer.json()["error"]["message"]
-        assert server.complete("x", max_tokens=1)["finish_reason"]
+ENDLESS = 'root ::= s\ns ::= s s s s s s s | s s s s | s s s | [a-zA-Z ]* | ""'
+
+
+def test_an_endless_grammar_is_refused_while_others_are_answered(peaked: Path) -> None:
+    """Its first masks take minutes inside xgrammar, where nothing interrupts them."""
+    with serving(peaked, limits=Limits(compile_seconds=0.3), max_num_seqs=4) as server:
+        server.complete("x", max_tokens=1, structured_outputs={"regex": "a+"})  # the child is there
+        endless = {"model": MODEL, "prompt": "x", "structured_outputs": {"grammar": ENDLESS}}
+        with ThreadPoolExecutor() as others:
+            asked = [others.submit(server.post, "/v1/completions", endless) for _ in range(3)]
+            assert server.complete("x", max_tokens=1)["finish_reason"]
+            assert server.complete("x", max_tokens=5, structured_outputs={"regex": "b+"})["text"]
+            for answer in [one.result() for one in asked]:
+                assert answer.status_code == 400
+                assert "did not compile within 0.3 s" in answer.json()["error"]["message"]
         server.wait_until_free()
+
+
+@pytest.mark.parametrize("regex", ["(((([a-z ]+)+)+)+)+", "((([a-z]*)*)*)*"])
+def test_a_catastrophic_regex_is_refused(server: Server, regex: str) -> None:
+    answer = server.post(
+        "/v1/completions", {"model": MODEL, "prompt": "x", "structured_outputs": {"regex": regex}}
+    )
+    assert answer.status_code == 400
+    assert "too ambiguous" in answer.json()["error"]["message"]
+
+
+def test_a_grammar_that_grows_dear_ends_its_answer_and_no_other(peaked: Path) -> None:
+    dear = {"grammar": "root ::= s\ns ::= s s | [a-z]"}
+    with serving(peaked, limits=Limits(guide_seconds=0.2), max_num_seqs=4) as server:
+        asked = {"model": MODEL, "prompt": "x", "max_tokens": 900, "structured_outputs": dear}
+        answer = server.post("/v1/completions", asked)
+        assert answer.status_code == 400, answer.text[:200]
+        assert "more than 0.2 s" in answer.json()["error"]["message"]
+        stream = server.client.completions.create(
+            model=MODEL, prompt="x", max_tokens=900, stream=True, extra_body={"structured_outputs": dear}
+        )
+        with pytest.raises(openai.APIError, match="too ambiguous"):
+            list(stream)
+        server.wait_until_free()
+        assert server.complete("x", max_tokens=3, **LONG)["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin-1", ""]
+)
+def test_a_body_of_another_type_is_refused(server: Server, kind: str) -> None:
+    answer = server.http.post("/v1/completions", content=b'{"model": "tiny"}', headers={"content-type": kind})
+    assert answer.status_code == 415
+    assert answer.json()["error"]["type"] == "UnsupportedMediaTypeError"
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(peaked: Path) -> None:
+    with serving(peaked, limits=Limits(body_seconds=0.3), max_num_seqs=4) as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=5) as slow:
+            slow.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                b"Content-Length: 100\r\n\r\n{"
+            )
+            answer = b"".join(iter(lambda: slow.recv(4096), b""))  # and hangs up
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert server.complete("x", max_tokens=1)["finish_reason"]
+
+
+def test_the_document_knows_every_status(server: Server) -> None:
+    document = server.http.get("/openapi.json").json()
+    chat = document["paths"]["/v1/chat/completions"]["post"]["responses"]
+    assert {"200", "400", "401", "404", "408", "413", "415", "429", "500"} == set(chat)
+    assert "HTTPValidationError" not in document["components"]["schemas"]

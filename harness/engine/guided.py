@@ -38,15 +38,18 @@ class Grammars:
         self._compiler = Compiler(vocabulary)
         self._last = torch.empty(0, vocabulary.words, dtype=torch.int32)  # masks of the step before
 
-    def guide(self, kind: str, text: str, reasoning_end: int | None = None) -> Guide:
+    def guide(
+        self, kind: str, text: str, reasoning_end: int | None = None, *, make: type[Guide] | None = None
+    ) -> Guide:
         """A request's guide, at the beginning of its answer. See ``Compiler.compile`` for the first arguments; the
-        grammar rules from behind the token ``reasoning_end`` on, or from the start.
+        grammar rules from behind the token ``reasoning_end`` on, or from the start; ``make``: a class of guides that
+        does more than ``Guide``.
 
         Raises:
             UsageError: the grammar does not compile, or allows nothing.
         """
         compiled = self._compiler.compile(kind, text)
-        guide = Guide(compiled, self.vocabulary, self._decisions, reasoning_end)
+        guide = (make or Guide)(compiled, self.vocabulary, self._decisions, reasoning_end)
         if not guide.allows_anything():
             raise UsageError(f"this {kind} allows no text at all, not even an empty one: {text:.80}")
         return guide

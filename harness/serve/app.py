@@ -14,6 +14,8 @@ from starlette.types import Receive, Scope, Send
 
 from harness import __version__
 from harness.serve.answers import Answer, ChatAnswer, CompletionAnswer, Piece, join
+from harness.serve.bodies import JsonRoute
+from harness.serve.description import BODY_ERRORS, GENERATION_ERRORS, describe_without_422, described
 from harness.serve.errors import ApiError, add_handlers
 from harness.serve.guidance import named_tool, offers_tools
 from harness.serve.limits import BodyLimit, KeyGuard
@@ -40,24 +42,29 @@ def create_app(service: Service, api_key: str | None = None) -> FastAPI:
         yield
         await service.loop.stop()
         service.compilers.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(service.rehearsal.close)
 
     app = FastAPI(title="specharness", version=__version__, lifespan=lifespan)
-    app.add_middleware(BodyLimit, most=service.limits.max_body)
+    app.router.route_class = JsonRoute
+    app.add_middleware(BodyLimit, most=service.limits.max_body, seconds=service.limits.body_seconds)
     if api_key:
         app.add_middleware(KeyGuard, key=api_key)
     add_handlers(app)
     endpoints = Endpoints(service)
-    for method, path, endpoint in (
-        ("GET", "/health", endpoints.health),
-        ("GET", "/metrics", endpoints.metrics),
-        ("GET", "/version", endpoints.version),
-        ("GET", "/v1/models", endpoints.models),
-        ("POST", "/v1/completions", endpoints.completions),
-        ("POST", "/v1/chat/completions", endpoints.chat_completions),
-        ("POST", "/tokenize", endpoints.tokenize),
-        ("POST", "/detokenize", endpoints.detokenize),
+    for method, path, endpoint, errors in (
+        ("GET", "/health", endpoints.health, ()),
+        ("GET", "/metrics", endpoints.metrics, ()),
+        ("GET", "/version", endpoints.version, ()),
+        ("GET", "/v1/models", endpoints.models, (401,)),
+        ("POST", "/v1/completions", endpoints.completions, GENERATION_ERRORS),
+        ("POST", "/v1/chat/completions", endpoints.chat_completions, GENERATION_ERRORS),
+        ("POST", "/tokenize", endpoints.tokenize, BODY_ERRORS),
+        ("POST", "/detokenize", endpoints.detokenize, BODY_ERRORS),
     ):
-        app.add_api_route(path, endpoint, methods=[method], response_model=None)
+        app.add_api_route(
+            path, endpoint, methods=[method], response_model=None, responses=described(path, errors)
+        )
+    describe_without_422(app)
     return app
 
 

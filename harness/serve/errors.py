@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from harness.errors import UsageError
@@ -15,11 +17,28 @@ TYPES = {
     401: "AuthenticationError",
     404: "NotFoundError",
     405: "MethodNotAllowedError",
+    408: "RequestTimeoutError",
     413: "RequestEntityTooLargeError",
+    415: "UnsupportedMediaTypeError",
     429: "RateLimitError",
     500: "InternalServerError",
 }
 """The type of an error by its status; every other one is a ``BadRequestError``."""
+
+
+class ErrorFields(BaseModel):
+    """What is wrong. ``param`` names the field of the request that is to blame, where there is one."""
+
+    message: str
+    type: str
+    param: str | None
+    code: int
+
+
+class ErrorBody(BaseModel):
+    """Every answer other than 200."""
+
+    error: ErrorFields
 
 
 class ApiError(Exception):
@@ -55,8 +74,8 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _of_server)
 
 
-def _answer(error: ApiError) -> JSONResponse:
-    return JSONResponse(error.body(), status_code=error.status)
+def _answer(error: ApiError, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    return JSONResponse(error.body(), status_code=error.status, headers=headers)
 
 
 def _of_api(request: Request, error: Exception) -> JSONResponse:
@@ -75,7 +94,7 @@ def _of_body(request: Request, error: Exception) -> JSONResponse:
 
 def _of_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, StarletteHTTPException)
-    return _answer(ApiError(error.status_code, str(error.detail)))
+    return _answer(ApiError(error.status_code, str(error.detail)), error.headers)
 
 
 def _of_server(request: Request, error: Exception) -> JSONResponse:

@@ -21,6 +21,7 @@ from harness.engine.request import EngineRequest
 from harness.engine.verify import RowResult
 from harness.errors import UsageError
 from harness.serve.errors import ApiError, bad_request
+from harness.serve.guides import TimedGuide
 from harness.serve.logprobs import TokenLogprob, logprobs_of
 from harness.serve.metrics import Metrics
 
@@ -87,13 +88,14 @@ class Stream:
 class EngineLoop:
     """Steps the engine while it has requests. When a step raises, the engine is dead and stays so."""
 
-    def __init__(self, engine: Engine, metrics: Metrics) -> None:
+    def __init__(self, engine: Engine, metrics: Metrics, guide_seconds: float) -> None:
         self.failure: str | None = None
         """What the engine died of."""
         self.open: set[Stream] = set()
         """Streams that nobody has closed yet; belongs to the event loop."""
         self._engine = engine
         self._metrics = metrics
+        self._guide_seconds = guide_seconds
         self._orders: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._streams: dict[str, Stream] = {}
         self._news: list[tuple[Stream, Delta | ApiError]] = []
@@ -182,6 +184,7 @@ class EngineLoop:
                 self._score_prompt(stream, row)
                 if row.committed or row.request.finish_reason:
                     self._advance(stream, row)
+                self._stop_if_dear(stream)
 
     def _advance(self, stream: Stream, row: RowResult) -> None:
         reason, now = row.request.finish_reason, time.monotonic()
@@ -200,6 +203,17 @@ class EngineLoop:
             self._metrics.whole_request.observe(now - stream.arrived)
             self._metrics.finished(reason)
             del self._streams[stream.request.id]
+
+    def _stop_if_dear(self, stream: Stream) -> None:
+        """Who waits for one request's grammar is everybody."""
+        guide = stream.request.guide
+        dear = isinstance(guide, TimedGuide) and guide.seconds > self._guide_seconds
+        if dear and stream.request.finish_reason is None:
+            self._drop(stream)
+            complaint = (
+                f"the grammar is too ambiguous: it took more than {self._guide_seconds:g} s of a processor"
+            )
+            self._news.append((stream, ApiError(400, complaint)))
 
     def _score_prompt(self, stream: Stream, row: RowResult) -> None:
         """A piece of the prompt gives the law of each token behind it. After a preemption pieces come again."""

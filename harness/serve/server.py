@@ -21,7 +21,8 @@ from harness.serve.chat import ChatTemplate
 from harness.serve.limits import Limits
 from harness.serve.loop import EngineLoop
 from harness.serve.metrics import Metrics
-from harness.serve.service import Service
+from harness.serve.rehearsal import Rehearsal
+from harness.serve.service import COMPILERS, Service
 from harness.serve.text import Texts
 
 
@@ -81,9 +82,10 @@ def build(setting: Setting) -> Service:
         texts=Texts(setting.folder, loader.vocabulary),
         template=ChatTemplate(setting.folder),
         metrics=metrics,
-        loop=EngineLoop(engine, metrics),
+        loop=EngineLoop(engine, metrics, setting.limits.guide_seconds),
         limits=setting.limits,
         eos_ids=frozenset(loader.config.eos_ids),
+        rehearsal=Rehearsal(setting.folder, setting.limits.compile_seconds, COMPILERS),
     )
 
 

@@ -16,11 +16,16 @@ from harness.errors import UsageError
 from harness.serve.chat import ChatTemplate
 from harness.serve.errors import ApiError, bad_request
 from harness.serve.guidance import Grammar, grammar_of
+from harness.serve.guides import TimedGuide
 from harness.serve.limits import Limits
 from harness.serve.loop import EngineLoop, Stream
 from harness.serve.metrics import Metrics
 from harness.serve.protocol import CompletionRequest, Generation, Message, Tool
+from harness.serve.rehearsal import Rehearsal
 from harness.serve.text import Texts
+
+COMPILERS = 2
+"""Grammars that are compiled at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +41,9 @@ class Service:
     loop: EngineLoop
     limits: Limits
     eos_ids: frozenset[int]
+    rehearsal: Rehearsal
     compilers: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(max_workers=2, thread_name_prefix="grammars")
+        default_factory=lambda: ThreadPoolExecutor(max_workers=COMPILERS, thread_name_prefix="grammars")
     )
 
     @property
@@ -116,16 +122,15 @@ class Service:
         return room
 
     async def _guide(self, grammar: Grammar) -> Guide:
-        """Compile off the event loop; a grammar that is none, or takes too long, is the client's fault."""
-        work = asyncio.get_running_loop().run_in_executor(self.compilers, self.grammars.guide, *grammar)
+        """Try and compile off the event loop; a grammar that is none, or takes too long, is the client's fault."""
         try:
-            return await asyncio.wait_for(work, self.limits.compile_seconds)
+            return await asyncio.get_running_loop().run_in_executor(self.compilers, self._compile, *grammar)
         except UsageError as error:
             raise bad_request(error) from None
-        except TimeoutError:
-            raise ApiError(
-                400, f"the grammar did not compile within {self.limits.compile_seconds:g} s"
-            ) from None
+
+    def _compile(self, kind: str, text: str) -> Guide:
+        self.rehearsal.check(kind, text)
+        return self.grammars.guide(kind, text, make=TimedGuide)
 
 
 def only_prompt(request: CompletionRequest) -> str | tuple[int, ...]:

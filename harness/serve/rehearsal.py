@@ -1,0 +1,174 @@
+"""A grammar is tried in a process of its own before it comes near the engine.
+
+xgrammar cannot be interrupted, neither while it compiles nor while it fills a mask, and an ambiguous grammar makes a
+mask dearer with every token: under ``((((a+)+)+)+)+`` the sixtieth takes seconds, under ``s ::= s s s | s s | ""`` one
+of the first never comes back. In the engine's thread that is a server that stands still. So a child compiles each new
+grammar and follows it over some random tokens; what takes too long is killed, and the client's request is refused.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import resource
+import signal
+import threading
+import time
+from collections import OrderedDict
+from hashlib import sha256
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import LifoQueue
+from typing import Any
+
+import torch
+
+from harness.engine.guided import Grammars, Guide, Vocabulary
+from harness.errors import UsageError
+
+STEPS = 64
+"""Tokens of a rehearsal."""
+STEP_SECONDS = 1.0
+"""Seconds of a processor that they may take together; honest grammars take hundredths."""
+EXTRA_BYTES = 2 * 1024**3
+"""Memory that a grammar may take."""
+REMEMBERED = 4096
+
+
+class Rehearsal:
+    """Tries grammars for the model in ``folder``, ``children`` at a time, each for at most ``seconds``. ``close`` it in
+    the end."""
+
+    def __init__(self, folder: Path, seconds: float, children: int) -> None:
+        self._known: OrderedDict[bytes, str | None] = OrderedDict()
+        self._known_lock = threading.Lock()
+        self._idle: LifoQueue[Child] = (
+            LifoQueue()
+        )  # the last one first: a second one starts when it is needed
+        self._children = [Child(folder, seconds) for _ in range(children)]
+        for child in self._children:
+            self._idle.put(child)
+
+    def check(self, kind: str, text: str) -> None:
+        """Remembers the verdict, so that a grammar is tried once.
+
+        Raises:
+            UsageError: the grammar does not compile, allows nothing, or takes too long.
+        """
+        key = sha256(f"{kind} {text}".encode()).digest()
+        with self._known_lock:
+            known = key in self._known
+            complaint = self._known.get(key)
+        if not known:
+            child = self._idle.get()
+            try:
+                complaint = child.ask(kind, text)
+            finally:
+                self._idle.put(child)
+            self._remember(key, complaint)
+        if complaint is not None:
+            raise UsageError(complaint)
+
+    def close(self) -> None:
+        """End all children."""
+        for child in self._children:
+            child.close()
+
+    def _remember(self, key: bytes, complaint: str | None) -> None:
+        with self._known_lock:
+            self._known[key] = complaint
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+
+
+class Child:
+    """One process, made when it is needed, and again when it did not survive a grammar."""
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        self._folder = folder
+        self._seconds = seconds
+        self._process: Any = None
+        self._pipe: Connection | None = None
+
+    def ask(self, kind: str, text: str) -> str | None:
+        """What is wrong with a grammar."""
+        pipe = self._pipe or self._start()
+        try:
+            pipe.send((kind, text))
+            if pipe.poll(self._seconds):
+                return pipe.recv()
+            complaint = f"this {kind} did not compile within {self._seconds:g} s: {text:.80}"
+        except (EOFError, OSError):
+            complaint = f"this {kind} takes more memory or time than a grammar may: {text:.80}"
+        self.close()
+        return complaint
+
+    def close(self) -> None:
+        """End it, whatever it does."""
+        if self._pipe is not None:
+            self._pipe.close()
+            self._process.kill()
+            self._process.join()
+            self._pipe = None
+
+    def _start(self) -> Connection:
+        # Not a fork of this process, which has threads, and not a fresh Python either: that imports torch for seconds.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(
+            target=answer, args=(theirs, self._folder, self._seconds), name="rehearsal", daemon=True
+        )
+        self._process.start()
+        theirs.close()
+        self._pipe.recv()  # it is ready
+        return self._pipe
+
+
+def answer(pipe: Connection, folder: Path, seconds: float) -> None:
+    """The child: a complaint or ``None`` for each grammar that comes. What it may use is limited for each of them, so
+    that it ends by itself if nobody is left to kill it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    grammars = Grammars(Vocabulary.load(folder))
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + EXTRA_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    pipe.send(None)
+    while True:
+        try:
+            kind, text = pipe.recv()
+        except EOFError:
+            return
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        until = int(used.ru_utime + used.ru_stime + seconds) + 2
+        resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
+        try:
+            follow(grammars.guide(kind, text), grammars.vocabulary)
+        except UsageError as error:
+            pipe.send(str(error.args[0]))
+        except MemoryError:
+            pipe.send(f"this {kind} takes more memory than a grammar may: {text:.80}")
+        else:
+            pipe.send(None)
+
+
+def follow(guide: Guide, vocabulary: Vocabulary) -> None:
+    """Random tokens that the grammar allows, and no end while there is another way.
+
+    Raises:
+        UsageError: their masks take too long.
+    """
+    rng, start = random.Random(0), time.process_time()
+    mask = torch.empty(1, vocabulary.words, dtype=torch.int32)
+    bits = torch.arange(32, dtype=torch.int32)
+    for _ in range(STEPS):
+        guide.fill_masks((), mask)
+        allowed = ((mask[0, :, None] >> bits) & 1).flatten()[: vocabulary.size].nonzero()[:, 0].tolist()
+        going_on = [token for token in allowed if token not in vocabulary.stop_ids]
+        if not going_on:
+            return
+        guide.accept((rng.choice(going_on),))
+        if time.process_time() - start > STEP_SECONDS:
+            raise UsageError(
+                f"this grammar is too ambiguous: {STEPS} tokens take more than {STEP_SECONDS:g} s of a processor"
+            )
