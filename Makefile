@@ -27,7 +27,7 @@ EXPLORES   = $(if $(SEED),--seed '$(SEED)') $(if $(WORKERS),--workers '$(WORKERS
              $(if $(FAULT),--fault '$(FAULT)')
 VERDICT    = code=$$?; echo "{\"verb\": \"$@\", \"exit\": $$((code != 0))}"; exit $$code
 
-.PHONY: help repro test matrix explore serve lint doctor
+.PHONY: help repro test matrix explore serve live lint doctor
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -49,6 +49,10 @@ explore: $(READY) ## draw scenarios for SECONDS=60 and make small what is wrong:
 serve: $(READY) ## an OpenAI-compatible server: VARIANT= FAULT= SPEC= K= REGIME= PRESET= MODEL= PORT=
 	@$(NEEDS) $(PY) -m harness.cli serve $(foreach p,VARIANT FAULT SPEC K REGIME PRESET MODEL PORT, \
 	  $(if $($p),--$(shell echo $p | tr A-Z a-z) '$($p)')) $(ARGS)
+
+live: $(READY) ## audit a server: BASE_URL= MODEL= TOKENIZER= REFERENCE_URL=, or the embedded one: VARIANT= FAULT= SPEC= K= REGIME=
+	@$(NEEDS) $(PY) -m harness.cli live $(foreach p,BASE_URL REFERENCE_URL MODEL TOKENIZER VARIANT FAULT SPEC K REGIME PRESET SEED, \
+	  $(if $($p),--$(shell echo $p | tr A-Z_ a-z-) '$($p)')) $(ARGS)
 
 lint: $(READY) ## ruff and mypy alone
 	@$(NEEDS) $(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m mypy; $(VERDICT)

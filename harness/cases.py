@@ -40,6 +40,7 @@ class Case:
     needs: frozenset[Capability]
     build: Build
     path: Path
+    live: tuple[str, ...] = ()  # variants that are seen from outside when they are served
 
     def scenarios(self, lab: Lab) -> Iterator[Scenario]:
         """The scenarios, each name in them checked; CaseError on a typo."""
@@ -73,11 +74,13 @@ def issue(
     title: str,
     variants: tuple[str, ...] = STANDARD_VARIANTS,
     needs: Iterable[Capability] = (Capability.SCRIPT, Capability.STATE, Capability.LOGITS),
+    live: tuple[str, ...] = (),
 ) -> Callable[[Build], Build]:
-    """Declare a case; the decorated function builds its scenarios."""
+    """Declare a case; the decorated function builds its scenarios. ``live`` are the variants that also have to fail
+    when they are served and audited from outside."""
 
     def declare(build: Build) -> Build:
-        build.__dict__["case"] = (ref, title, variants, frozenset(needs))
+        build.__dict__["case"] = (ref, title, variants, frozenset(needs), live)
         return build
 
     return declare
@@ -121,13 +124,14 @@ def load_case(path: Path) -> Case:
     declared = [value for value in vars(module).values() if hasattr(value, "case")]
     if len(declared) != 1:
         raise CaseError(f"{path}: saw {len(declared)} functions with @issue(...), expected one")
-    ref, title, variants, needs = declared[0].case
+    ref, title, variants, needs, live = declared[0].case
     return Case(
         ref=ref,
         title=title,
         story=(module.__doc__ or "").strip(),
         variants=variants,
         needs=needs,
+        live=live,
         build=_checked(declared[0], path),
         path=path,
     )

@@ -21,6 +21,7 @@ from harness.arguments import add_releases, add_target
 from harness.codec import encode
 from harness.errors import HarnessError, UsageError
 from harness.explore_cli import add_verbs as add_explore_verbs
+from harness.live_cli import add_verb as add_live_verb
 from harness.serve_cli import add_verb as add_serve_verb
 
 Verb = Callable[[argparse.Namespace], dict[str, Any]]
@@ -145,6 +146,7 @@ def _parser() -> argparse.ArgumentParser:
         add_releases(verb)
     add_explore_verbs(verbs, _prepare)
     add_serve_verb(verbs, _prepare)
+    add_live_verb(verbs, _prepare)
 
     listing = verbs.add_parser("list", help="list what exists")
     listing.add_argument("what", choices=("issues", "faults", "variants", "events"))

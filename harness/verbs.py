@@ -15,10 +15,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from harness.cases import STANDARD_VARIANTS, find_case, find_root, load_cases
+from harness.cases import REFERENCE_VARIANT, STANDARD_VARIANTS, find_case, find_root, load_cases
 from harness.errors import CaseError, Unsupported, UsageError
 from harness.expected import Expected, read_expected, settle
 from harness.lab import Lab
+from harness.live_repro import LIVE, drive, repro_live
 from harness.models.tiny import default_cache, ensure
 from harness.report import html, proof
 from harness.repro import Reproduction, reproduce
@@ -33,6 +34,8 @@ from harness.targets.upstream.target import UpstreamTarget
 def repro(args: argparse.Namespace) -> dict[str, Any]:
     """Reproduce an issue: every scenario of its case under every variant."""
     console = _console(args)
+    if args.target == LIVE:
+        return repro_live(args, console)
     known = read_expected(args.expected) if args.expected else None
     root = args.cases or find_root()
     case = find_case(load_cases(root), args.issue)
@@ -46,10 +49,15 @@ def repro(args: argparse.Namespace) -> dict[str, Any]:
     proof.show(console, f"{case.ref}  {case.title}", reproduction, run_dir)
     alone = args.bisect or args.target != EMBEDDED
     exit_code = _verdict_alone(args, reproduction) if alone else reproduction.exit_code
+    served: dict[str, Any] = {}
+    if case.live and not alone and not args.variant and args.device == "cpu":
+        leg, served = drive(args, console, case, scenarios, [*case.live, REFERENCE_VARIANT], folder, run_dir)
+        exit_code = exit_code or leg.exit_code
     return {
         "verb": "repro",
         "issue": case.ref,
         **_summary(args, reproduction, run_dir),
+        **served,
         **_outcome(console, reproduction, known, exit_code),
     }
 

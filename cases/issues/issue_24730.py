@@ -17,6 +17,7 @@ VARIANTS = ("before-fix", "as-merged", "stale-accepted-count", "fixed")
     "vllm#24730",
     title="guided rollback in mixed batches, lost rows, small buffers, stale counts",
     variants=VARIANTS,
+    live=("before-fix", "as-merged"),
 )
 def scenarios(lab: Lab) -> Iterator[Scenario]:
     yield lab.forced(

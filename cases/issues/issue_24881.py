@@ -13,7 +13,11 @@ from harness import Documented, Lab, Plan, Scenario, issue
 CONV = Documented(failure="state", tensor="conv", layer=0, step=1)
 
 
-@issue("vllm#24881", title="guided decoding trims drafts: verify rows of unequal length")
+@issue(
+    "vllm#24881",
+    title="guided decoding trims drafts: verify rows of unequal length",
+    live=("before-fix", "as-merged"),
+)
 def scenarios(lab: Lab) -> Iterator[Scenario]:
     full = {f"r{i}": Plan(guided=True, turns=((2, 1 + i % 3),)) for i in range(14)}
     size = 44 * lab.conv_dim

@@ -22,13 +22,14 @@ IDS = [str(path.relative_to(HOUSE)) for path in MODULES]
 # A part is the longest prefix listed here that fits a module's name; imports within a part are free.
 # ANY in the first place is every part, in the second every package.
 ANY = {"*"}
-WORDS = {"errors", "packing", "scenario", "trace", "verdict"}
+WORDS = {"errors", "exchange", "packing", "scenario", "trace", "verdict"}
 TABLE: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "verdict": ({"errors", "trace"}, set()),
     "scenario": ({"errors", "codec"}, set()),
     "codec": ({"errors"}, set()),
     "trace": ({"errors", "codec"}, {"numpy"}),
+    "exchange": ({"scenario"}, set()),
     "packing": (set(), set()),
     "doctor": ({"models"}, {"rich"}),
     "models": ({"errors"}, {"numpy", "safetensors", "tokenizers", "torch"}),  # torch reads bfloat16
@@ -69,9 +70,16 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "serve_verbs": (ANY, ANY),
     "vllm_cpu": ({*WORDS, "check", "models", "oracle"}, {"numpy"}),
     "vllm_cpu.site": (set(), {"numpy", "torch", "vllm"}),  # runs inside vLLM's own environment
+    "live": (
+        {*WORDS, "check", "codec", "oracle", "rundir", "targets"},
+        {"jsonschema", "numpy"},
+    ),
+    "live_cli": ({"live_verbs"}, set()),
+    "live_repro": (ANY, ANY),
+    "live_verbs": (ANY, ANY),
     "arguments": (set(), set()),
     "bench": ({"errors", "trace", "targets"}, ANY),
-    "report": ({*WORDS, "codec", "check", "repro", "run", "rundir"}, ANY),
+    "report": ({*WORDS, "codec", "check", "live", "repro", "run", "rundir"}, ANY),
     "lab": ({"errors", "scenario"}, {"tokenizers"}),
     "rundir": ({*WORDS, "codec"}, set()),
     "repro": ({*WORDS, "cases", "check", "codec", "run", "rundir", "targets"}, set()),

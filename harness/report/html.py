@@ -10,11 +10,10 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from harness.rundir import replay, slug
@@ -66,13 +65,7 @@ class Turn:
 
 def page(name: str, reproduction: Reproduction, run: dict[str, Any]) -> str:
     """The page of a run: ``run`` is what ``run.json`` holds."""
-    environment = Environment(
-        autoescape=True, finalize=shown, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(number=number, span=span)
-    environment.tests["failing"] = lambda verdict: verdict is Verdict.FAIL
-    source = resources.files("harness.report").joinpath("templates", "run.html").read_text(encoding="utf-8")
-    return environment.from_string(source).render(
+    return template("run.html").render(
         name=name,
         reproduction=reproduction,
         run=run,
@@ -85,6 +78,21 @@ def page(name: str, reproduction: Reproduction, run: dict[str, Any]) -> str:
         replay=replay_here,
         powers=list(powers(reproduction)),
     )
+
+
+def template(name: str) -> Template:
+    """A page of ours; what it is given is escaped, made visible and cut."""
+    environment = Environment(
+        loader=PackageLoader("harness.report"),
+        autoescape=True,
+        finalize=shown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=number, span=span)
+    environment.tests["failing"] = lambda verdict: verdict is Verdict.FAIL
+    return environment.get_template(name)
 
 
 def shown(value: Any) -> Any:

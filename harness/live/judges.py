@@ -1,0 +1,50 @@
+"""Fresh matchers for the grammars of an audit, from the model's tokenizer; there is none without its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.exchange import Exchange
+from harness.oracle.grammar import GrammarJudge, GrammarOracle, Mask, Vocabulary
+from harness.scenario import Grammar
+
+
+class Judges:
+    """Compiled grammars by their text. ``folder`` holds ``config.json`` and ``tokenizer.json``; ``None``: not known."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self._judges: dict[Grammar, GrammarJudge] = {}
+        self._masks: dict[tuple[Grammar, tuple[int, ...]], Mask] = {}
+        self._vocabulary = None if folder is None else Vocabulary.read(folder)
+
+    def of(self, grammar: Grammar) -> GrammarJudge | None:
+        """A judge of its own for each grammar."""
+        if self.folder is None:
+            return None
+        if grammar not in self._judges:
+            self._judges[grammar] = GrammarOracle.compile(self.folder, grammar.kind, grammar.text)
+        return self._judges[grammar]
+
+    def masks(self, exchange: Exchange) -> list[Mask] | None:
+        """What might stand at each place of a legal answer, ``[tokens][vocab]``; shorter where it becomes illegal."""
+        grammar, tokens = exchange.ask.grammar, exchange.answer.tokens
+        judge = None if grammar is None else self.of(grammar)
+        if judge is None or grammar is None:
+            return None
+        legal = judge.legal_prefix(tokens)
+        masks = []
+        for n in range(min(legal + 1, len(tokens))):
+            key = (grammar, tokens[:n])
+            if key not in self._masks:
+                self._masks[key] = judge.next_mask(tokens[:n])
+            masks.append(self._masks[key])
+        return masks
+
+    def is_stop(self, token: int) -> bool:
+        """Whether a token ends an answer."""
+        return self._vocabulary is not None and token in self._vocabulary.stop_ids
+
+    def text(self, tokens: tuple[int, ...]) -> str | None:
+        """What tokens say."""
+        return None if self._vocabulary is None else self._vocabulary.text(tokens).decode("utf-8", "replace")

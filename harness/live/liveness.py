@@ -1,0 +1,93 @@
+"""Whether the server lives, and whom it died of."""
+
+from __future__ import annotations
+
+from harness.check.crash import cause_of_crash
+from harness.exchange import Exchange, Fate
+from harness.live.finding import Finding
+from harness.live.transcript import Transcript
+from harness.trace import Crash
+from harness.verdict import Verdict
+
+
+def liveness(transcript: Transcript) -> Finding:
+    """Every request that was owed an answer and got none, and those that were under way when the first one died."""
+    asked = list(transcript.exchanges.values())
+    dead = sorted((e for e in asked if e.answer.fate.is_dead), key=lambda e: e.answer.ended)
+    refused = [e for e in transcript.audited if e.answer.fate is Fate.REFUSED]
+    if not asked:
+        return Finding(check="liveness", verdict=Verdict.INCONCLUSIVE, told="nothing was asked")
+    if dead:
+        first = dead[0]
+        return Finding(
+            check="liveness",
+            verdict=Verdict.FAIL,
+            told=f"{first.answer.fate.value}: {_words(first)}{_health(transcript)}",
+            hit=tuple(e.ask.id for e in dead),
+            of=len(asked),
+            worst=_blame(transcript, first),
+            cause=_cause(transcript, first),
+        )
+    if refused:
+        return Finding(
+            check="liveness",
+            verdict=Verdict.FAIL,
+            told=f"requests are refused that are legal: {refused[0].answer.detail}",
+            hit=tuple(e.ask.id for e in refused),
+            of=len(asked),
+            worst=f"{refused[0].ask.id}: HTTP {refused[0].answer.status}",
+        )
+    return Finding(check="liveness", verdict=Verdict.PASS, told="every request was answered", of=len(asked))
+
+
+def under_way(transcript: Transcript, moment: float) -> list[Exchange]:
+    """Requests that had been sent and not answered just before a moment."""
+    return [
+        e for e in transcript.exchanges.values() if e.answer.sent < moment and e.answer.ended >= moment - 1e-3
+    ]
+
+
+def _words(exchange: Exchange) -> str:
+    answer = exchange.answer
+    status = f"HTTP {answer.status}, " if answer.status else ""
+    return f"{status}{answer.detail or 'no words'}"
+
+
+def _health(transcript: Transcript) -> str:
+    death = transcript.snapshot("death")
+    if death is None:
+        return ""
+    state = "does not answer" if death.health is None else f"says {death.health}"
+    return f"; afterwards /health {state}"
+
+
+def _blame(transcript: Transcript, first: Exchange) -> str:
+    """One request where it was alone, otherwise all that ran with it, guided ones and the last to come first."""
+    there = under_way(transcript, first.answer.ended)
+    others = sorted(
+        (e for e in there if e.ask.id != first.ask.id), key=lambda e: (e.ask.grammar is None, -e.answer.sent)
+    )
+    named = [_named(e) for e in ([first] if first in there else []) + others]
+    if len(named) == 1:
+        return f"it ran alone: {named[0]}"
+    return f"{len(named)} requests ran together: {', '.join(named[:8])}{' ...' if len(named) > 8 else ''}"
+
+
+def _named(exchange: Exchange) -> str:
+    ask = exchange.ask
+    how = f"guided by {ask.grammar.kind}" if ask.grammar else "free"
+    return f"{ask.id} ({how}, {len(exchange.answer.tokens)} tokens so far)"
+
+
+def _cause(transcript: Transcript, first: Exchange) -> str:
+    """The class of what the server said: over HTTP, or in its own log where that says more."""
+    said = first.answer.detail
+    cause, sentence = cause_of_crash(Crash(step=0, kind="server", message=said, where=""))
+    if cause in ("crash", "stalled"):
+        for line in reversed(transcript.log):
+            found, _ = cause_of_crash(Crash(step=0, kind="server", message=line, where=""))
+            if found != "crash" and ("Error" in line or "error" in line):
+                return f"{found}: the log says {line.strip()[:200]!r}"
+    if first.answer.fate is Fate.HUNG:
+        return "the request starves, or the engine hangs; the process is there"
+    return cause if cause != "crash" else sentence.partition(":")[0]

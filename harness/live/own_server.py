@@ -1,0 +1,70 @@
+"""The embedded server as a process of our own: started on a free port, its log kept, ended by its pid."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import TargetError
+
+ANNOUNCED = re.compile(r"^serving (\S+) \(.*\) on (http://\S+)$", re.MULTILINE)
+START_SECONDS = 120.0
+STOP_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnServer:
+    """A server that we started."""
+
+    url: str
+    model: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def log_tail(self, lines: int = 20) -> list[str]:
+        """The end of its log."""
+        return self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
+
+
+@contextmanager
+def own_server(arguments: Sequence[str], log: Path) -> Iterator[OwnServer]:
+    """``specharness serve`` with these arguments while the block runs; TargetError where it does not come up."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "harness.cli", "serve", "--port", "0", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+        )
+    try:
+        url, model = _announced(process, log)
+        yield OwnServer(url=url, model=model, process=process, log=log)
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _announced(process: subprocess.Popen[bytes], log: Path) -> tuple[str, str]:
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end:
+        said = log.read_text(encoding="utf-8", errors="replace")
+        if match := ANNOUNCED.search(said):
+            return match[2], match[1]
+        if process.poll() is not None:
+            raise TargetError(
+                f"the server did not start (exit {process.returncode}):\n{said[-2000:]}", hint="make serve"
+            )
+        time.sleep(0.05)
+    raise TargetError(
+        f"the server did not start within {START_SECONDS:g} s; its log is {log}", hint="make serve"
+    )

@@ -1,0 +1,167 @@
+"""What the verb ``live`` does once its arguments are known."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from harness.cases import find_root
+from harness.codec import encode
+from harness.errors import CaseError, UsageError
+from harness.live.audit import Audit, judge
+from harness.live.finding import Finding
+from harness.live.judges import Judges
+from harness.live.own_server import own_server
+from harness.live.run import Audited, listen
+from harness.live.subjects import legs
+from harness.live.transcript import Transcript, read
+from harness.models.tiny import default_cache, ensure
+from harness.report.audit import page, screen
+from harness.rundir import RunDir
+
+QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
+
+
+def live(args: argparse.Namespace) -> dict[str, Any]:
+    """Audit a server; red where it is wrong."""
+    console = Console(quiet=args.json, width=None if sys.stdout.isatty() else 160, markup=False)
+    if args.judge is not None:
+        transcript = read(args.judge)
+        return _judged(console, args, transcript, _judges(args), None, None)
+    run_dir = _run_dir(args)
+    with _server(args, run_dir) as audited:
+        transcript = _heard(args, audited, run_dir.path / "transcript.jsonl", console)
+    other = None
+    if args.reference_url:
+        reference = replace(audited, url=args.reference_url, model=None)
+        other = _heard(args, reference, run_dir.path / "reference.jsonl", console)
+    return _judged(console, args, transcript, _judges(args), other, run_dir)
+
+
+def _heard(args: argparse.Namespace, audited: Audited, path: Path, console: Console) -> Transcript:
+    """What a server said, in whole or as far as it came."""
+    with console.status("") as status:
+
+        def tell(line: str) -> None:
+            status.update(line)
+            if not console.is_terminal:
+                console.print(line, highlight=False, soft_wrap=True)
+
+        try:
+            return listen(
+                audited,
+                lambda offer: legs(offer, args.seed, crowds=args.crowds, max_tokens=args.max_tokens),
+                args.seed,
+                path,
+                tell,
+                redacts=args.redact,
+            )
+        except KeyboardInterrupt:
+            print(
+                f"interrupted: what was heard is judged by: specharness live --judge {path}", file=sys.stderr
+            )
+            raise
+
+
+@contextmanager
+def _server(args: argparse.Namespace, run_dir: RunDir) -> Iterator[Audited]:
+    """The user's, or ours for as long as it is asked."""
+    pace = (args.budget, args.rate)
+    if args.base_url:
+        yield Audited(
+            url=args.base_url, model=args.model, api_key=_key(args), pace=pace, patience=args.patience
+        )
+        return
+    arguments = ["--variant", args.variant, "--spec", args.spec, "--k", str(args.k), "--regime", args.regime]
+    arguments += ["--preset", args.preset, *(["--prefix-caching"] if args.prefix_caching else [])]
+    with own_server(arguments, run_dir.path / "server.log") as own:
+        yield Audited(url=own.url, model=own.model, pace=pace, patience=args.patience, log=own.log_tail)
+
+
+def _judges(args: argparse.Namespace) -> Judges:
+    """Of the tokenizer that was named; of ours where the server is ours."""
+    if args.tokenizer is not None or args.base_url:
+        return Judges(args.tokenizer)
+    return Judges(ensure(args.preset, cache=default_cache(os.environ)))
+
+
+def _key(args: argparse.Namespace) -> str | None:
+    if args.api_key_file is None:
+        return os.environ.get("SPECHARNESS_API_KEY")
+    try:
+        return str(args.api_key_file.read_text(encoding="utf-8").strip())
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{args.api_key_file}: no key can be read: {error}", hint="--api-key-file FILE"
+        ) from None
+
+
+def _run_dir(args: argparse.Namespace) -> RunDir:
+    try:
+        root = find_root()
+    except CaseError:
+        root = Path.cwd()
+    name = "live" if args.base_url else f"live-{args.variant}"
+    return RunDir.create(
+        args.reports or root / "reports",
+        name,
+        {"name": name, "started": datetime.now().isoformat(timespec="seconds"), "setting": _setting(args)},
+    )
+
+
+def _setting(args: argparse.Namespace) -> dict[str, Any]:
+    names = ("seed", "crowds", "max_tokens", "budget", "rate")
+    own = () if args.base_url else ("variant", "spec", "k", "regime", "prefix_caching", "preset")
+    return {name: getattr(args, name) for name in (*names, *own)}
+
+
+def _judged(
+    console: Console,
+    args: argparse.Namespace,
+    transcript: Transcript,
+    judges: Judges,
+    other: Transcript | None,
+    run_dir: RunDir | None,
+) -> dict[str, Any]:
+    audit = judge(transcript, judges, other)
+    if args.redact:
+        transcript, audit = _redacted(transcript, audit)
+    for line in screen(audit, transcript):
+        console.print(line, soft_wrap=True, highlight=False)
+    result = {
+        "verdict": audit.verdict.value,
+        "requests": len(transcript.asked),
+        "findings": encode(audit.findings),
+    }
+    if run_dir is not None:
+        run_dir.run["result"] = result
+        run_dir.save()
+        run_dir.write_text("index.html", page(run_dir.run["name"], audit, transcript, _setting(args)))
+        console.print(f"report: {run_dir.path / 'index.html'}", soft_wrap=True, highlight=False)
+    return {
+        "verb": "live",
+        **result,
+        "run_dir": None if run_dir is None else str(run_dir.path),
+        "exit": audit.verdict.exit_code,
+    }
+
+
+def _redacted(transcript: Transcript, audit: Audit) -> tuple[Transcript, Audit]:
+    """Findings without examples and without what they quote; no log."""
+
+    def redact(finding: Finding) -> Finding:
+        return replace(
+            finding, told=QUOTED.sub("...", finding.told), cause=QUOTED.sub("...", finding.cause), worst=""
+        )
+
+    return replace(transcript, log=()), replace(audit, findings=tuple(map(redact, audit.findings)))
