@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 from harness.check.crash import cause_of_crash
+from harness.check.lookalikes import seen_before
 from harness.exchange import Exchange, Fate
 from harness.live.finding import Finding
 from harness.live.transcript import Transcript
 from harness.trace import Crash
 from harness.verdict import Verdict
+
+ERROR = re.compile(r"error", re.IGNORECASE)
+MOST_REPORTS = 2
+"""Public reports that are shown with a death."""
 
 
 def liveness(transcript: Transcript) -> Finding:
@@ -80,14 +87,18 @@ def _named(exchange: Exchange) -> str:
 
 
 def _cause(transcript: Transcript, first: Exchange) -> str:
-    """The class of what the server said: over HTTP, or in its own log where that says more."""
-    said = first.answer.detail
-    cause, sentence = cause_of_crash(Crash(step=0, kind="server", message=said, where=""))
-    if cause in ("crash", "stalled"):
-        for line in reversed(transcript.log):
-            found, _ = cause_of_crash(Crash(step=0, kind="server", message=line, where=""))
-            if found != "crash" and ("Error" in line or "error" in line):
-                return f"{found}: the log says {line.strip()[:200]!r}"
-    if first.answer.fate is Fate.HUNG:
-        return "the request starves, or the engine hangs; the process is there"
-    return cause if cause != "crash" else sentence.partition(":")[0]
+    """The class of what the server said, over HTTP or in its own log, and public reports that looked alike."""
+    told = next((line for line in reversed(transcript.log) if ERROR.search(line) and _class(line)), None)
+    cause = _class(first.answer.detail) or (_class(told) if told else None)
+    if cause is None:
+        hangs = first.answer.fate is Fate.HUNG
+        return "the request starves, or the engine hangs: the process is there" if hangs else ""
+    seen = seen_before(cause, "crash")[:MOST_REPORTS]
+    logged = f": the log says {told.strip()[-200:]!r}" if told else ""
+    return f"{cause}{logged}" + (f"; seen before in {'; '.join(seen)}" if seen else "")
+
+
+def _class(said: str) -> str | None:
+    """The class of a crash; ``None`` where the words fit none."""
+    cause, _ = cause_of_crash(Crash(step=0, kind="server", message=said, where=""))
+    return None if cause == "crash" else cause

@@ -25,56 +25,80 @@ GRIDS = (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """``scored``: the largest difference between two scorings of one text. ``grid``: the step of the server's logits,
-    where they are rounded; 0 where they are not. ``tolerance``: from where on a log-probability is another one."""
+    """``alone`` and ``together``: the largest difference of a text's scoring alone from another one alone, and from one
+    among others. ``grid``: the step of the server's logits where they are rounded, 0 where they are not."""
 
     compared: int
-    scored: float
+    alone: float
+    together: float
     grid: float
 
     @property
+    def company_matters(self) -> bool:
+        """Among others a text has another law altogether, and alone it has not: that is no noise."""
+        return self.together > MOST and self.alone <= MOST / FACTOR
+
+    @property
     def tolerance(self) -> float:
-        """Ten times the noise; a logit that is rounded is known to half a step, and two of them are compared."""
-        return max(FACTOR * self.scored, 2 * FACTOR * self.grid / 2 if self.grid else 0.0, LEAST)
+        """Ten times the noise; rounded logits are known to half a step each, and two of them are compared."""
+        scored = self.alone if self.company_matters else max(self.alone, self.together)
+        return max(FACTOR * scored, FACTOR * self.grid, LEAST)
 
     @property
     def gap(self) -> float:
-        """Two tokens that are closer than this may change places: both of them are off by the tolerance at most."""
+        """Two tokens that are closer than this may change places: each of them is off by the tolerance at most."""
         return 2 * self.tolerance
 
 
 def measure(transcript: Transcript) -> Noise:
-    """From the scorings alone and together, and the spacing of the laws."""
-    differences = [
-        abs(one.logprob - other.logprob)
-        for first, second in _pairs(transcript)
-        for one, other in zip(first.answer.prompt_places, second.answer.prompt_places, strict=False)
-    ]
-    return Noise(compared=len(differences), scored=max(differences, default=0.0), grid=_grid(transcript))
+    """From the scorings and the spacing of the laws."""
+    alone = differences(transcript, "score again")
+    together = differences(transcript, "score together")
+    return Noise(
+        compared=len(alone) + len(together),
+        alone=max(alone, default=0.0),
+        together=max(together, default=0.0),
+        grid=_grid(transcript),
+    )
 
 
 def judged(noise: Noise, transcript: Transcript) -> Finding:
-    """Whether anything can be measured with it."""
+    """Whether anything can be measured with it; and a prompt's law must not depend on the company it is computed in."""
+    check = "noise"
     if not noise.compared:
         why = transcript.offer.lacks.get(
             "prompt_logprobs", "the audit ended before anything was scored twice"
         )
         supported = Verdict.INCONCLUSIVE if transcript.offer.prompt_logprobs else Verdict.UNSUPPORTED
-        return Finding(check="noise", verdict=supported, told=why)
+        return Finding(check=check, verdict=supported, told=why)
+    if noise.company_matters:
+        told = (
+            f"the same prompt has another law among others: {noise.together:.2g} off, alone {noise.alone:.1e}"
+        )
+        return Finding(check=check, verdict=Verdict.FAIL, told=told)
     rounding = f", logits in steps of {noise.grid:g}" if noise.grid else ""
     told = (
-        f"{noise.scored:.1e} between two scorings of {noise.compared} places{rounding}: "
+        f"{max(noise.alone, noise.together):.1e} between scorings of {noise.compared} places{rounding}: "
         f"{noise.tolerance:.1e} is a difference"
     )
     fine = noise.tolerance <= MOST
-    return Finding(check="noise", verdict=Verdict.PASS if fine else Verdict.INCONCLUSIVE, told=told)
+    return Finding(check=check, verdict=Verdict.PASS if fine else Verdict.INCONCLUSIVE, told=told)
 
 
-def _pairs(transcript: Transcript) -> Iterator[tuple[Exchange, Exchange]]:
-    alone = {e.ask.about: e for e in transcript.of("score") if e.answer.fate is Fate.COMPLETE}
-    for exchange in transcript.of("score together"):
-        if exchange.ask.about in alone and exchange.answer.fate is Fate.COMPLETE:
-            yield alone[exchange.ask.about], exchange
+def differences(transcript: Transcript, leg: str) -> list[float]:
+    """At each place of each text that was scored alone and in ``leg``."""
+    return [
+        abs(one.logprob - other.logprob)
+        for first, second in _pairs(transcript, leg)
+        for one, other in zip(first.answer.prompt_places, second.answer.prompt_places, strict=False)
+    ]
+
+
+def _pairs(transcript: Transcript, leg: str) -> Iterator[tuple[Exchange, Exchange]]:
+    alone = {e.ask.prompt: e for e in transcript.of("score") if e.answer.fate is Fate.COMPLETE}
+    for exchange in transcript.of(leg):
+        if exchange.ask.prompt in alone and exchange.answer.fate is Fate.COMPLETE:
+            yield alone[exchange.ask.prompt], exchange
 
 
 def _grid(transcript: Transcript) -> float:

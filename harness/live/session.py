@@ -13,6 +13,8 @@ from harness.targets.openai_server import OpenAIServer
 from harness.targets.pace import BudgetSpentError
 
 Tell = Callable[[str], None]
+TWICE = 8
+"""Texts that are scored alone a second time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +48,18 @@ class Session:
         for leg in self.legs:
             if not await self._leg(leg):
                 return
-        if self.server.offer.prompt_logprobs and await self._leg(
-            Leg(name="score", batches=[[ask] for ask in self._scores("score")])
+        if not self.server.offer.prompt_logprobs or not (texts := self._texts()):
+            return
+        few = {name: texts[name] for name in list(texts)[:: -(-len(texts) // TWICE)]}
+        shuffled = random.Random(f"{self.seed} scores").sample(list(texts), len(texts))
+        for name, chosen, together in (
+            ("score", texts, False),
+            ("score again", few, False),
+            ("score together", {i: texts[i] for i in shuffled}, True),
         ):
-            await self._leg(Leg(name="score together", batches=[self._scores("score together")]))
+            scores = [self._score(about, text, name) for about, text in chosen.items()]
+            if not await self._leg(Leg(name=name, batches=[scores] if together else [[s] for s in scores])):
+                return
 
     async def _leg(self, leg: Leg) -> bool:
         """Whether the server is there for the next leg."""
@@ -90,26 +100,21 @@ class Session:
         if self.server.offer.metrics or self.server.offer.health:
             self.recorder.sees(await self.server.snapshot(when))
 
-    def _scores(self, leg: str) -> list[Ask]:
-        """Every answer once as a prompt; equal ones are scored once. In another order together than alone."""
-        seen: dict[tuple[int, ...], Ask] = {}
+    def _texts(self) -> dict[str, tuple[int, ...]]:
+        """Prompt and answer as one text, by the first request that has it."""
+        names: dict[tuple[int, ...], str] = {}
         for exchange in self.recorder.transcript.generated:
-            ask, answer = exchange.ask, exchange.answer
-            text = answer.prompt + answer.tokens
-            if answer.tokens and answer.prompt:
-                seen.setdefault(text, self._score(ask, text, leg))
-        scores = list(seen.values())
-        if leg != "score":
-            random.Random(f"{self.seed} scores").shuffle(scores)
-        return scores
+            if exchange.answer.tokens and exchange.answer.prompt:
+                names.setdefault(exchange.answer.prompt + exchange.answer.tokens, exchange.ask.id)
+        return {name: text for text, name in names.items()}
 
-    def _score(self, ask: Ask, text: tuple[int, ...], leg: str) -> Ask:
+    def _score(self, about: str, text: tuple[int, ...], leg: str) -> Ask:
         return Ask(
-            id=f"{ask.id}/{leg}",
+            id=f"{about}/{leg}",
             leg=leg,
             prompt=text,
             max_tokens=1,
             prompt_logprobs=self.server.offer.prompt_logprobs,
             stream=False,
-            about=ask.id,
+            about=about,
         )

@@ -105,8 +105,9 @@ def redacted(exchange: Exchange) -> Exchange:
 
 
 def redacted_ask(ask: Ask) -> Ask:
-    """Without its prompt."""
-    return replace(ask, prompt=(), text=None)
+    """Without its prompt and without what its answer must be."""
+    grammar = None if ask.grammar is None else replace(ask.grammar, text="")
+    return replace(ask, prompt=(), text=None, grammar=grammar)
 
 
 def read(path: Path) -> Transcript:
@@ -119,7 +120,7 @@ def read(path: Path) -> Transcript:
         raw = path.read_bytes()
         lines = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8").split("\n")
         things = [json.loads(line) for line in lines[:-1]]  # what is behind the last line's end is no line
-        kind, data = next(iter(things[0].items()))
+        ((kind, data),) = things[0].items()
         transcript = Transcript(offer=decode(Offer, data, f"{path}, line 1, {kind}"))
         for number, thing in enumerate(things[1:], start=2):
             _add(transcript, thing, f"{path}, line {number}")
