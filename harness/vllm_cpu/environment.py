@@ -46,10 +46,10 @@ def ensure(folder: Path, tell: Tell, *, lock: Path = LOCK) -> Path:
         return python
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(folder, tell):
+        with _alone(folder, tell) as held:
             if _mark_of(folder) != mark:
                 _clear(folder, tell)
-                _make(folder, python, lock, tell)
+                _make(folder, python, lock, tell, held)
                 (folder / _READY).write_text(mark + "\n")
     except OSError as error:
         raise HarnessError(
@@ -67,15 +67,16 @@ def _mark_of(folder: Path) -> str | None:
 
 
 @contextmanager
-def _alone(folder: Path, tell: Tell) -> Iterator[None]:
-    """Holds the lock beside ``folder``; the system lets go of it when its holder dies."""
+def _alone(folder: Path, tell: Tell) -> Iterator[int]:
+    """Holds the lock beside ``folder``, a file descriptor. The system lets go of it when all its holders are dead: a
+    pip that outlives us holds it, too."""
     with folder.with_name(f".{folder.name}.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             tell(f"another process is making {folder}: waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        yield file.fileno()
 
 
 def _clear(folder: Path, tell: Tell) -> None:
@@ -90,20 +91,25 @@ def _clear(folder: Path, tell: Tell) -> None:
     shutil.rmtree(folder)
 
 
-def _make(folder: Path, python: Path, lock: Path, tell: Tell) -> None:
+def _make(folder: Path, python: Path, lock: Path, tell: Tell, held: int) -> None:
     tell(f"making an environment for vLLM {VERSION} in {folder}: about three minutes and 2.5 GB, this once")
-    _run([sys.executable, "-m", "venv", str(folder)], total=0, tell=tell)
+    _run([sys.executable, "-m", "venv", str(folder)], total=0, tell=tell, held=held)
     install = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off"]
     total = sum("==" in line for line in lock.read_text().splitlines())
-    _run([*install, "--no-deps", "-r", str(lock)], total=total, tell=tell)
+    _run([*install, "--no-deps", "-r", str(lock)], total=total, tell=tell, held=held)
 
 
-def _run(command: list[str], *, total: int, tell: Tell) -> None:
+def _run(command: list[str], *, total: int, tell: Tell, held: int) -> None:
     """Runs a command to its end, telling how far pip is; with us it ends, too."""
     last: deque[str] = deque(maxlen=_TAIL)
     done = 0
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        pass_fds=(held,),
     ) as process:
         assert process.stdout is not None
         try:

@@ -33,8 +33,8 @@ class Row:
     tokens: int  # of the row
     speculative: bool
     accepted: int  # a of the request's previous step, as the layers were told
-    conv: Array  # [L, W - 1, D / every]
-    recurrent: Array  # [L, HV, V / every, K]
+    conv: Array  # [L, (W - 1) D / every]
+    recurrent: Array  # [L, HV, V K / every]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Recording:
     rows: tuple[Row, ...]
     histories: Mapping[str, tuple[int, ...]]  # by the engine's name for a request
     layers: tuple[int, ...]
-    every: int  # each so-many-th channel and row of values is there
+    every: int  # each so-many-th number of a layer's history, and of a head's state, is there
     dropped: int = 0  # rows that found no room
     shifted: int | None = None  # the step in which an accepted count was shifted on purpose
 

@@ -75,9 +75,14 @@ class VllmServer:
             self._process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(20)
+        if self.alive:
+            self._process.kill()
+            self._process.wait()
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+            for _ in range(100):
+                os.killpg(self._process.pid, 0)  # until nobody is left
+                time.sleep(0.05)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from harness.check.distance import conv_error, recurrent_error
+from harness.check.distance import relative_rms
 from harness.check.gauge import LEAST_RATIO, Gauge
 from harness.oracle.model import Oracle, State
 from harness.trace import Array, Coordinate
@@ -61,7 +61,7 @@ def measure(plain: Recording, oracle: Oracle) -> StateGauges:
     """Gauges from a run without speculation."""
     noises = [errors for _, errors in _compared(plain, oracle)]
     signals = [
-        _errors(states[count - 1], states[count])
+        _errors(*states[count - 1], *states[count])
         for name in plain.by_request()
         for states, count in _lags(plain.histories[name], oracle, plain.every)
     ]
@@ -153,30 +153,36 @@ def _compared(recording: Recording, oracle: Oracle) -> Iterator[tuple[Row, tuple
         there = [row for row in rows if row.computed <= len(history)]
         states = _states(history, {row.computed for row in there}, oracle, recording.every)
         for row in there:
-            expected = states[row.computed]
-            yield (
-                row,
-                (conv_error(row.conv, expected.conv), recurrent_error(row.recurrent, expected.recurrent)),
-            )
+            yield row, _errors(row.conv, row.recurrent, *states[row.computed])
 
 
-def _states(tokens: tuple[int, ...], counts: set[int], oracle: Oracle, every: int) -> dict[int, State]:
-    """The oracle's states after so many tokens, as much of them as was recorded."""
+def _states(
+    tokens: tuple[int, ...], counts: set[int], oracle: Oracle, every: int
+) -> dict[int, tuple[Array, Array]]:
+    """The oracle's histories and states after so many tokens, as much of them as was recorded."""
     states = oracle.fold().extend(tokens, keep_states_at=counts).states
-    return {
-        count: State(conv=state.conv[:, :, ::every], recurrent=state.recurrent[:, :, ::every])
-        for count, state in states.items()
-    }
+    return {count: _sample(state, every) for count, state in states.items()}
 
 
-def _lags(tokens: tuple[int, ...], oracle: Oracle, every: int) -> Iterator[tuple[dict[int, State], int]]:
+def _sample(state: State, every: int) -> tuple[Array, Array]:
+    """``[L, (W - 1) D / every]`` and ``[L, HV, V K / every]``."""
+    layers, heads = state.recurrent.shape[:2]
+    return state.conv.reshape(layers, -1)[:, ::every], state.recurrent.reshape(layers, heads, -1)[
+        :, :, ::every
+    ]
+
+
+def _lags(
+    tokens: tuple[int, ...], oracle: Oracle, every: int
+) -> Iterator[tuple[dict[int, tuple[Array, Array]], int]]:
     counts = {int(count) for count in np.linspace(2, len(tokens) - 1, _PLACES)} if len(tokens) > 2 else set()
     states = _states(tokens, counts | {count - 1 for count in counts}, oracle, every)
     yield from ((states, count) for count in sorted(counts))
 
 
-def _errors(actual: State, expected: State) -> tuple[Array, Array]:
-    return conv_error(actual.conv, expected.conv), recurrent_error(actual.recurrent, expected.recurrent)
+def _errors(conv: Array, recurrent: Array, conv_then: Array, recurrent_then: Array) -> tuple[Array, Array]:
+    """Relative RMS by layer ``[L]``, and by layer and head ``[L, HV]``."""
+    return relative_rms(conv, conv_then, (1,)), relative_rms(recurrent, recurrent_then, (2,))
 
 
 def _over(

@@ -21,8 +21,8 @@ class StateRecorder:
     """Mixed into vLLM's worker by ``--worker-extension-cls``; every name is ours alone, as vLLM demands."""
 
     def specharness_watch(self, capacity: int, every: int = 1) -> dict[str, Any]:
-        """Forgets what was recorded and records from now on the last ``capacity`` rows; of each tensor every
-        ``every``-th channel and every ``every``-th row of values."""
+        """Forgets what was recorded and records from now on the last ``capacity`` rows; of the numbers of each layer
+        and head every ``every``-th."""
         runner = self.model_runner  # type: ignore[attr-defined]
         camera = getattr(self, "_specharness_camera", None)
         if camera is None:
@@ -124,8 +124,8 @@ class _Camera:
         np.savez(
             path,
             about=np.frombuffer(json.dumps(about).encode(), dtype=np.uint8),
-            conv=np.array([row[1] for row in rows], dtype=np.float32),  # [R, L, W - 1, D / every]
-            recurrent=np.array([row[2] for row in rows], dtype=np.float32),  # [R, L, HV, V / every, K]
+            conv=np.array([row[1] for row in rows], dtype=np.float32),  # [R, L, (W - 1) D / every]
+            recurrent=np.array([row[2] for row in rows], dtype=np.float32),  # [R, L, HV, V K / every]
         )
         return {"rows": len(rows), "dropped": about["dropped"], "shifted": self.shifted}
 
@@ -149,8 +149,8 @@ class _Row:
             self.accepted = 1
         self.tokens = int(starts[place + 1] - starts[place])
 
-    def state_of(self, layer: Any, every: int) -> tuple[Any, Any]:
-        """The history ``[W - 1, D / every]`` and the state ``[HV, V / every, K]`` that this row will start from."""
+    def state_of(self, layer: Any, every: int) -> tuple[Any, ...]:
+        """The history ``[(W - 1) D / every]`` and the state ``[HV, V K / every]`` that this row will start from."""
         from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
 
         lines, states = layer.kv_cache
@@ -160,7 +160,6 @@ class _Row:
         heads, values, keys = state.shape
         # The CPU kernels keep a state as [K, V] in the memory of a pool that is declared [V, K].
         state = state.reshape(heads, keys, values).transpose(1, 2)
-        return (
-            line[first : first + width - 1, ::every].to(torch.float32).numpy().copy(),
-            state[:, ::every].to(torch.float32).numpy().copy(),
-        )
+        history = line[first : first + width - 1].reshape(-1)[::every]
+        state = state.reshape(heads, -1)[:, ::every]
+        return tuple(part.to(torch.float32).numpy().copy() for part in (history, state))
