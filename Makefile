@@ -25,9 +25,11 @@ NEW_ENOUGH = { $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2
                       "say PYTHON=/path/to/python3.11" >&2; exit 1; }; }
 EXPLORES   = $(if $(SEED),--seed '$(SEED)') $(if $(WORKERS),--workers '$(WORKERS)') $(if $(ON),--on '$(ON)') \
              $(if $(FAULT),--fault '$(FAULT)')
+ENDURES    = $(if $(SECONDS),--seconds '$(SECONDS)') $(if $(SEED),--seed '$(SEED)') \
+             $(if $(BASE_URL),--base-url '$(BASE_URL)')
 VERDICT    = code=$$?; echo "{\"verb\": \"$@\", \"exit\": $$((code != 0))}"; exit $$code
 
-.PHONY: help repro test matrix explore serve live lint doctor
+.PHONY: help repro test matrix explore serve fuzz soak live lint doctor
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -53,6 +55,12 @@ serve: $(READY) ## an OpenAI-compatible server: VARIANT= FAULT= SPEC= K= REGIME=
 live: $(READY) ## audit a server: BASE_URL= MODEL= TOKENIZER= REFERENCE_URL=, or the embedded one: VARIANT= FAULT= SPEC= K= REGIME=
 	@$(NEEDS) $(PY) -m harness.cli live $(foreach p,BASE_URL REFERENCE_URL MODEL TOKENIZER VARIANT FAULT SPEC K REGIME PRESET SEED, \
 	  $(if $($p),--$(shell echo $p | tr A-Z_ a-z-) '$($p)')) $(ARGS)
+
+fuzz: $(READY) ## wrong requests of every kind for SECONDS=60 against our server, or BASE_URL=: SEED=
+	@$(NEEDS) $(PY) cases/live/fuzz.py $(ENDURES) $(ARGS)
+
+soak: $(READY) ## 200 streams at a time for SECONDS=60 against our server, or BASE_URL=: SEED=
+	@$(NEEDS) $(PY) cases/live/soak.py $(ENDURES) $(ARGS)
 
 lint: $(READY) ## ruff and mypy alone
 	@$(NEEDS) $(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m mypy; $(VERDICT)

@@ -30,6 +30,8 @@ VERBS: dict[str, tuple[str, ...]] = {  # verb -> groups of requirements: "" is t
     "test": ("", "dev"),
     "lint": ("dev",),
     "gate": ("", "dev"),
+    "fuzz": ("", "dev"),
+    "soak": ("", "dev"),
     "serve": ("", "live"),
     "live": ("", "live"),
     "bench": ("", "live", "bench"),
