@@ -55,6 +55,9 @@ class Coverage:
     mixed: int  # steps in which different numbers of tokens were accepted
     both: int
     rolled_back: int  # rows that committed less than they fed
+    outgrown: (
+        int  # rows shorter than the accepted count they start from, which is what kills vLLM as released
+    )
 
 
 def measure(plain: Recording, oracle: Oracle) -> StateGauges:
@@ -102,6 +105,7 @@ def judge(recording: Recording, gauges: StateGauges, oracle: Oracle) -> Finding:
         "steps with mixed accepted counts": seen.mixed,
         "steps with both": seen.both,
         "rows rolled back": seen.rolled_back,
+        "rows shorter than their accepted count": seen.outgrown,
         "largest convolution error": largest["conv"],
         "largest recurrent error": largest["recurrent"],
     }
@@ -143,6 +147,7 @@ def coverage(recording: Recording) -> Coverage:
         mixed=len(mixed),
         both=len(unequal & mixed),
         rolled_back=sum(accepted < tokens for rows in outcomes.values() for tokens, accepted in rows),
+        outgrown=sum(row.accepted > row.tokens for row in recording.rows),
     )
 
 
