@@ -12,7 +12,7 @@ import argparse
 import random
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from rundir import Lines, begin, finish, progress
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
+from schemathesis.config import SchemathesisConfig
 from schemathesis.core.failures import Failure, FailureGroup
 from server import CannotServe, Server, serving
 from wire import Hung, attack
@@ -52,14 +53,17 @@ class Fuzzer:
     kinds: Counter[str] = field(default_factory=Counter)
     answers: Counter[tuple[str, int | str]] = field(default_factory=Counter)
     slowest: float = 0.0
+    last: deque[str] = field(default_factory=lambda: deque(maxlen=2 * HOSTILE))
 
     def turns(self, until: float) -> Iterator[None]:
         """Turn after turn, to the time given or the end of the server; yields after each."""
         load_all_checks()
         first = self._canary()
-        document = schemathesis.openapi.from_url(f"{self.server.url}/openapi.json")
+        config = SchemathesisConfig()
+        config.output.sanitization.enabled = False  # max_tokens is no secret
+        document = schemathesis.openapi.from_url(f"{self.server.url}/openapi.json", config=config)
         operations = [each.ok() for each in document.get_all_operations()]
-        while time.monotonic() < until and self.server.is_running:
+        while time.monotonic() < until and self._lives():
             operation = self.rng.choice(
                 [each for each in operations if each.method == "post" or self.rng.random() < 0.1]
             )
@@ -73,10 +77,21 @@ class Fuzzer:
                 if now != first:
                     self._add(f"canary after {name}", f"{now}, at first {first}", "")
                 yield
-        if not self.server.is_running:
-            self._add("dead server", "the process has ended", "")
-        elif not self.server.wait_until_free(30):
+        if self._lives() and not self.server.wait_until_free(30):
             self._add("not given back", "requests or blocks 30 s after the last request", "GET /metrics")
+
+    def _lives(self) -> bool:
+        """Whether it is worth while to go on; if not, what is to blame is among the last requests."""
+        try:
+            health = httpx.get(f"{self.server.url}/health", timeout=self.case_seconds)
+        except httpx.HTTPError as error:
+            said = repr(error)
+        else:
+            if health.status_code == 200:
+                return True
+            said = health.text
+        self._add("dead", said, "the last requests:\n" + "\n".join(self.last))
+        return False
 
     def _canary(self) -> list[int] | str:
         """The greedy tokens of a plain request."""
@@ -120,6 +135,7 @@ class Fuzzer:
     def _judge(self, case: Case, mode: str) -> None:
         start = time.monotonic()
         label = case.operation.label
+        self.last.append(case.as_curl_command()[:2000])
         try:
             answer = case.call(timeout=self.case_seconds)
         except requests.Timeout:
@@ -145,6 +161,7 @@ class Fuzzer:
             case = draw(self.rng, self.server.model)
             start = time.monotonic()
             replay = f"{case.method} {case.path} {case.headers} {case.content[:500]!r}"
+            self.last.append(replay)
             try:
                 answer = httpx.request(
                     case.method,

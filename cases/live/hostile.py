@@ -97,6 +97,23 @@ def _number(rng: random.Random, model: str) -> Hostile:
     return Hostile(name=f"number {value[:9]}", content=content)
 
 
+EXTREMES = {
+    "temperature": (5e-324, 1e-45, 1e-6, 1e38, 1e39, 1.7e308),
+    "top_p": (5e-324, 1e-45, 1e-30, 0.9999999999999999),
+    "top_k": (-1, 1, 2**31),
+    "seed": (-(2**63), 2**63 - 1),
+    "logprobs": (0, 20),
+    "max_tokens": (0, 1),
+}
+
+
+def _extreme(rng: random.Random, model: str) -> Hostile:
+    values = {name: rng.choice(values) for name, values in EXTREMES.items() if rng.random() < 0.5}
+    guided = {"structured_outputs": {"regex": "[a-c]+"}} if rng.random() < 0.5 else {}
+    content = _dump(plain(model, **{"temperature": 1, **values, **guided}))
+    return Hostile(name="extreme", content=content, right=frozenset({200}))
+
+
 # What is right for each field; every other kind of value is wrong.
 FIELDS = {
     "model": "s", "prompt": "sl", "max_tokens": "i", "temperature": "if", "top_p": "if", "top_k": "i", "seed": "i",
@@ -289,7 +306,8 @@ def _odd_chat(rng: random.Random, model: str) -> Hostile:
 
 
 KINDS: tuple[Draw, ...] = (
-    _torn, _cut, _no_utf8, _number, _number, _wrong_type, _wrong_type, _double, _unknown, _long, _large, _token, _deep,
+    _extreme, _torn, _cut, _no_utf8, _number, _number, _wrong_type, _wrong_type, _double, _unknown, _long, _large,
+    _token, _deep,
     _deep_calls, _odd_calls, _schema, _schema, _deep_schema, _grammar, _grammar, _other_type, _no_body, _elsewhere,
     _method, _odd_chat,
 )  # fmt: skip

@@ -164,7 +164,6 @@ def _no_http(rng: random.Random, line: Line, body: bytes) -> Told:
             (
                 b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + rng.randbytes(200) + b"\r\n\r\n",
                 b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-                b"GET /health HTTP/9.9\r\n\r\n",
                 b"GET\r\n\r\n",
                 rng.randbytes(300) + b"\r\n\r\n",
                 b"\r\n" * 1000 + b"x\r\n\r\n",
@@ -172,7 +171,12 @@ def _no_http(rng: random.Random, line: Line, body: bytes) -> Told:
         )
     )
     line.socket.shutdown(socket.SHUT_WR)
-    return line.status(), {400, 505, None}
+    return line.status(), {400, 404, 505, None}  # 404: h11 takes HTTP/2's preface for a path
+
+
+def _odd_version(rng: random.Random, line: Line, body: bytes) -> Told:
+    line.send(f"GET /health HTTP/{rng.choice(('0.9', '1.0', '1.2', '9.9'))}\r\nHost: x\r\n\r\n".encode())
+    return line.status(), {200, 400, 505}
 
 
 def _pipeline(rng: random.Random, line: Line, body: bytes) -> Told:
@@ -208,5 +212,5 @@ def _leaving(rng: random.Random, line: Line, body: bytes) -> Told:
 Kind = Callable[[random.Random, Line, bytes], Told]
 KINDS: tuple[Kind, ...] = (
     _chunks, _bad_chunks, _torn_body, _lying_length, _two_lengths, _header_flood, _odd_headers, _harmless_headers,
-    _no_http, _pipeline, _slow, _slow_reader, _leaving,
+    _no_http, _odd_version, _pipeline, _slow, _slow_reader, _leaving,
 )  # fmt: skip

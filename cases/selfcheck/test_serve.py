@@ -77,6 +77,25 @@ def test_seeds_repeat_and_no_seed_does_not(server: Server) -> None:
     assert drawn() != drawn()
 
 
+SETTINGS: list[dict[str, Any]] = [
+    *({"temperature": value} for value in (0, 5e-324, 1e-45, 1e-6, 1e-5, 1e38, 1e39, 1.7e308)),
+    *({"top_p": value} for value in (5e-324, 1e-45, 1e-30, 0.9999999999999999, 1)),
+    *({"top_k": value} for value in (-1, 0, 1, 2**31)),
+    *({"seed": value} for value in (-(2**63), -1, 0, 2**63 - 1)),
+    {"temperature": 1.7e308, "top_p": 5e-324, "top_k": 1},
+]
+
+
+@pytest.mark.parametrize("extreme", SETTINGS, ids=str)
+def test_extreme_settings_draw_tokens_and_kill_nobody(server: Server, extreme: dict[str, Any]) -> None:
+    """A law without mass is an engine that dies, and one request is enough for it."""
+    for grammar in ({}, {"structured_outputs": {"regex": "[a-c]{3,9}"}}):
+        told = server.complete("x", max_tokens=6, **{"temperature": 1, **extreme}, **grammar)
+        assert told["token_ids"]
+        assert not grammar or re.fullmatch("[a-c]{1,9}", told["text"])
+    assert server.http.get("/health").status_code == 200
+
+
 def test_prompts_may_be_text_or_tokens_alone_or_in_a_list(server: Server, direct: Service) -> None:
     tokens = list(direct.texts.encode("The river"))
     answers = [

@@ -112,7 +112,9 @@ def target_probs(logits: Tensor, params: SamplingParams) -> Tensor:
     if params.is_greedy:
         best, token = scores.max(dim=-1, keepdim=True)  # [R, 1]
         return _point_mass(token[:, 0], scores).where(best.isfinite(), torch.nan)
-    probs = (scores / params.temperature).softmax(dim=-1)
+    # An infinite divisor, which is what float32 makes of 1e39, would turn a forbidden token's -inf into NaN.
+    temperature = min(params.temperature, torch.finfo(scores.dtype).max)
+    probs = (scores / temperature).softmax(dim=-1)
     if params.top_k == 0 and params.top_p == 1.0:
         return probs
     order = scores.argsort(dim=-1, descending=True, stable=True)  # [R, vocab]
@@ -120,8 +122,11 @@ def target_probs(logits: Tensor, params: SamplingParams) -> Tensor:
     if params.top_k:
         ranked[:, params.top_k :] = 0.0
         ranked = ranked / ranked.sum(dim=-1, keepdim=True)
-    # A token stays if the ones before it have not reached top_p; so the first always stays.
-    ranked = ranked.where(ranked.cumsum(dim=-1) - ranked < params.top_p, 0.0)
+    # A token stays if the ones before it have not reached top_p; so the first always stays, even where float32 makes 0
+    # of top_p.
+    stays = ranked.cumsum(dim=-1) - ranked < params.top_p
+    stays[:, 0] = True
+    ranked = ranked.where(stays, 0.0)
     return torch.zeros_like(probs).scatter(-1, order, ranked / ranked.sum(dim=-1, keepdim=True))
 
 

@@ -175,6 +175,7 @@ class ChatAnswer(Answer):
         self._named = None if named is None else Call(name=named, arguments="")
         self._reader = CallReader() if calls else None
         self._num_calls = 0
+        self._has_text = False
 
     def whole(self, piece: Piece, head: Head, usage: Json) -> Json:
         """One message; its content is null where it is a call and nothing else."""
@@ -188,15 +189,23 @@ class ChatAnswer(Answer):
     def chunks(self, piece: Piece, head: Head | None) -> Iterator[Json]:
         """The role first, then one chunk for one piece."""
         if head is not None:
-            choice = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+            # a message that is a call and nothing else has no content, not an empty one
+            content = None if self._may_call else ""
+            choice = {"index": 0, "delta": {"role": "assistant", "content": content}, "finish_reason": None}
             yield self.envelope(self.chunk_name, [choice]) | self.prompt_fields(head)
         text, calls = self._read(piece, first=head is not None)
-        delta: Json = {"content": text} if text or not calls else {}
+        self._has_text |= bool(text)
+        ends_in_nothing = piece.finish_reason is not None and not self._has_text and self._num_calls == 0
+        delta: Json = {"content": text} if text or ends_in_nothing or not self._may_call else {}
         if calls:
             delta["tool_calls"] = [
                 {"index": self._num_calls - len(calls) + i, **call} for i, call in enumerate(calls)
             ]
         yield self.envelope(self.chunk_name, [{"index": 0, "delta": delta, **self._rest(piece)}])
+
+    @property
+    def _may_call(self) -> bool:
+        return self._named is not None or self._reader is not None
 
     def _read(self, piece: Piece, *, first: bool = True) -> tuple[str, list[Json]]:
         """Text and calls of a piece; of a named call, only the first piece says which."""

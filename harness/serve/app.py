@@ -56,6 +56,7 @@ def create_app(service: Service, api_key: str | None = None) -> FastAPI:
         ("GET", "/metrics", endpoints.metrics, ()),
         ("GET", "/version", endpoints.version, ()),
         ("GET", "/v1/models", endpoints.models, (401,)),
+        ("GET", "/v1/models/{name:path}", endpoints.model, (401, 404)),
         ("POST", "/v1/completions", endpoints.completions, GENERATION_ERRORS),
         ("POST", "/v1/chat/completions", endpoints.chat_completions, GENERATION_ERRORS),
         ("POST", "/tokenize", endpoints.tokenize, BODY_ERRORS),
@@ -88,15 +89,19 @@ class Endpoints:
         return {"version": f"specharness-{__version__}"}
 
     async def models(self) -> dict[str, Any]:
-        """The one model."""
-        model = {
+        """All models: one."""
+        return {"object": "list", "data": [await self.model(self._service.model_name)]}
+
+    async def model(self, name: str) -> dict[str, Any]:
+        """The one model, by its name."""
+        self._service.check_model(name)
+        return {
             "id": self._service.model_name,
             "object": "model",
             "created": 0,
             "owned_by": "specharness",
             "max_model_len": self._service.max_model_len,
         }
-        return {"object": "list", "data": [model]}
 
     async def completions(self, body: CompletionRequest, http: Request) -> Response:
         """A text goes on."""

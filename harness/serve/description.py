@@ -24,7 +24,7 @@ BODY_ERRORS = (400, 401, 404, 408, 413, 415)
 GENERATION_ERRORS = (*BODY_ERRORS, 429, 500)
 _OBJECT = {"application/json": {"schema": {"type": "object"}}}
 _TEXT = {"text/plain": {"schema": {"type": "string"}}}
-_EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
+_EVENTS = {"text/event-stream": {"schema": {"type": "object", "properties": {"data": {"type": "string"}}}}}
 
 
 def described(path: str, errors: Iterable[int]) -> dict[int | str, dict[str, Any]]:
