@@ -29,11 +29,11 @@ ENDURES    = $(if $(SECONDS),--seconds '$(SECONDS)') $(if $(SEED),--seed '$(SEED
              $(if $(BASE_URL),--base-url '$(BASE_URL)')
 VERDICT    = code=$$?; echo "{\"verb\": \"$@\", \"exit\": $$((code != 0))}"; exit $$code
 
-.PHONY: help repro test matrix explore serve fuzz soak live lint doctor
+.PHONY: help repro test matrix explore serve fuzz soak live live-vllm lint doctor
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
 repro: $(READY) ## reproduce an issue: ISSUE=24881 or PR=24957, and TARGET= VARIANT= SEED= as you like
 	@$(NEEDS) $(PY) -m harness.cli repro $(foreach n,$(ISSUE) $(PR),'$n') $(if $(TARGET),--target '$(TARGET)') \
@@ -55,6 +55,9 @@ serve: $(READY) ## an OpenAI-compatible server: VARIANT= FAULT= SPEC= K= REGIME=
 live: $(READY) ## audit a server: BASE_URL= MODEL= TOKENIZER= REFERENCE_URL=, or the embedded one: VARIANT= FAULT= SPEC= K= REGIME=
 	@$(NEEDS) $(PY) -m harness.cli live $(foreach p,BASE_URL REFERENCE_URL MODEL TOKENIZER VARIANT FAULT SPEC K REGIME PRESET SEED, \
 	  $(if $($p),--$(shell echo $p | tr A-Z_ a-z-) '$($p)')) $(ARGS)
+
+live-vllm: $(READY) ## audit a released vLLM on the CPU, as it is and mended: an environment of its own, 2.5 GB
+	@$(NEEDS) $(PY) -m harness.cli live-vllm $(if $(SEED),--seed '$(SEED)') $(ARGS)
 
 fuzz: $(READY) ## wrong requests of every kind for SECONDS=60 against our server, or BASE_URL=: SEED=
 	@$(NEEDS) $(PY) cases/live/fuzz.py $(ENDURES) $(ARGS)

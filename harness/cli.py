@@ -174,7 +174,7 @@ def _repro(args: argparse.Namespace) -> dict[str, Any]:
 def _contract(args: argparse.Namespace) -> dict[str, Any]:
     args.kernels, args.model = "auto", None
     _prepare(args)
-    from harness.verbs import contract
+    from harness.upstream_verbs import contract
 
     return contract(args)
 

@@ -32,8 +32,7 @@ VERBS: dict[str, tuple[str, ...]] = {  # verb -> groups of requirements: "" is t
     "gate": ("", "dev"),
     "fuzz": ("", "dev"),
     "soak": ("", "dev"),
-    "serve": ("", "live"),
-    "live": ("", "live"),
+    **dict.fromkeys(("serve", "live", "live-vllm"), ("", "live")),
     "bench": ("", "live", "bench"),
 }
 NECESSARY = ("repro", "test")  # when these can run, the doctor is content

@@ -11,10 +11,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from harness.cases import find_root, load_cases
+from harness.console import console_of
 from harness.errors import UsageError
 from harness.explore.campaign import Job, Log, Records, campaign
 from harness.explore.farm import unordered
@@ -32,7 +32,7 @@ class Session:
 
     def __init__(self, args: argparse.Namespace, name: str) -> None:
         self.args = args
-        self.console = Console(quiet=args.json, width=None if sys.stdout.isatty() else 160, markup=False)
+        self.console = console_of(args)
         self.root: Path = args.cases or find_root()
         self.setting = Setting(preset=args.preset, kernels=args.kernels, device=args.device)
         self.lab = Lab(self.setting.folder, self.root / "fixtures", args.seed)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from itertools import groupby
 from typing import Any
 
 from rich.console import Console
 
 from harness.cases import find_root, load_cases
+from harness.console import console_of
 
 GROUPS = {
     "A": "verify rows of unequal length",
@@ -27,7 +27,7 @@ GROUPS = {
 
 def listing(args: argparse.Namespace) -> dict[str, Any]:
     """List issues, faults, variants or events."""
-    console = Console(quiet=args.json, width=None if sys.stdout.isatty() else 160)
+    console = console_of(args)
     if args.what == "faults":
         return _faults(console)
     if args.what == "issues":
@@ -54,12 +54,12 @@ def _faults(console: Console) -> dict[str, Any]:
 
     found = faults()
     for letter, group in groupby(found.values(), key=lambda fault: fault.group):
-        console.print(f"\n[bold]{letter}: {GROUPS[letter]}[/bold]", highlight=False)
+        console.print(f"\n{letter}: {GROUPS[letter]}", style="bold", highlight=False)
         for fault in group:
             refs = ", ".join(fault.refs)
             console.print(f"{fault.row:<4} {fault.name}  ({refs})", soft_wrap=True, highlight=False)
             console.print(f"     {fault.story}", soft_wrap=True, highlight=False)
-    console.print("\n[bold]Rows of the catalogue that are no fault here[/bold]", highlight=False)
+    console.print("\nRows of the catalogue that are no fault here", style="bold", highlight=False)
     for row, reason in NOT_INJECTED.items():
         console.print(f"{row:<4} {reason}", soft_wrap=True, highlight=False)
     return {"verb": "list", "faults": list(found), "not_injected": NOT_INJECTED, "exit": 0}

@@ -55,6 +55,23 @@ def add_verb(verbs: Any, prepare: Prepare) -> None:
     add("--reports", type=Path, metavar="FOLDER", help="where run directories go")
     add("--json", action="store_true", default=argparse.SUPPRESS, help="print the JSON line alone")
     parser.set_defaults(run=live, device="cpu", kernels="auto", cases=None)
+    _add_vllm(verbs, prepare)
+
+
+def _add_vllm(verbs: Any, prepare: Prepare) -> None:
+    def live_vllm(args: argparse.Namespace) -> dict[str, Any]:
+        prepare(args)
+        from harness.live_vllm_verbs import live_vllm
+
+        return live_vllm(args)
+
+    parser = verbs.add_parser("live-vllm", help="audit a released vLLM on the CPU: as it is, and mended")
+    add = parser.add_argument
+    add("--seed", type=int, default=0, help="seed of what is asked (0)")
+    add("--no-states", dest="states", action="store_false", help="leave its recurrent states alone")
+    add("--reports", type=Path, metavar="FOLDER", help="where run directories go")
+    add("--json", action="store_true", default=argparse.SUPPRESS, help="print the JSON line alone")
+    parser.set_defaults(run=live_vllm, device="cpu", kernels="auto", model=None)
 
 
 def _positive(text: str) -> int:

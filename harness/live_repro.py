@@ -22,8 +22,7 @@ from harness.report.audit import failure, page
 from harness.report.terminal import verdict_text
 from harness.rundir import RunDir, slug
 from harness.scenario import Scenario
-
-LIVE = "live"
+from harness.targets.registry import LIVE
 
 
 def repro_live(args: argparse.Namespace, console: Console) -> dict[str, Any]:

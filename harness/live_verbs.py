@@ -17,6 +17,7 @@ from rich.console import Console
 
 from harness.cases import find_root
 from harness.codec import encode
+from harness.console import console_of
 from harness.errors import CaseError, UsageError
 from harness.live.audit import Audit, judge
 from harness.live.finding import Finding
@@ -34,7 +35,7 @@ QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 
 def live(args: argparse.Namespace) -> dict[str, Any]:
     """Audit a server; red where it is wrong."""
-    console = Console(quiet=args.json, width=None if sys.stdout.isatty() else 160, markup=False)
+    console = console_of(args)
     if args.judge is not None:
         transcript = read(args.judge)
         return _judged(console, args, transcript, _judges(args), None, None)

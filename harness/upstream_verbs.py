@@ -1,11 +1,10 @@
-"""The verbs that look at released engines: ``upstream-table`` and ``bisect``."""
+"""The verbs that look at kernels of others: ``contract``, ``upstream-table`` and ``bisect``."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -17,6 +16,7 @@ from rich.console import Console
 
 from harness.bisect import Boundary, Symptoms, bisect, released
 from harness.cases import REFERENCE_VARIANT, find_case, find_root, load_cases
+from harness.console import console_of
 from harness.errors import UsageError
 from harness.lab import Lab
 from harness.models.tiny import default_cache, ensure
@@ -24,7 +24,8 @@ from harness.run import Judge
 from harness.rundir import RunDir, slug
 from harness.scenario import Scenario
 from harness.suspects import VLLM, EngineSuspect, MetadataSuspect, Suspect, Tell
-from harness.targets.registry import EMBEDDED, TargetOptions, left_out, open_target
+from harness.targets.registry import EMBEDDED, TargetOptions, columns, left_out, open_target
+from harness.targets.upstream.target import UpstreamTarget
 from harness.upstream_native import Native
 from harness.upstream_table import RELEASES, judge_once, judge_releases, markdown
 from harness.upstream_workers import judge_ahead
@@ -42,9 +43,33 @@ USUAL = ("metadata", "conv", "recurrence")
 """The suspects that are judged when nobody names others."""
 
 
+def contract(args: argparse.Namespace) -> dict[str, Any]:
+    """Test the verify recurrence of a target alone, before any engine."""
+    console = console_of(args)
+    titles = columns(args.target, ["kernels"])
+    if titles is None:
+        raise UsageError(
+            f"{EMBEDDED} has tests of its own", hint="specharness contract package.module:function"
+        )
+    options = TargetOptions(
+        folder=ensure("narrow"),
+        device=args.device,
+        cache=default_cache(os.environ).parent,
+        tell=console.print,
+    )
+    target = open_target(args.target, options)(titles[0])
+    assert isinstance(target, UpstreamTarget)
+    for what, how in target.setting.items():
+        console.print(f"{what}: {how}", highlight=False, soft_wrap=True)
+    findings = target.contract()
+    for line in findings or [f"{target.name} keeps the contract: its verify recurrence may be run"]:
+        console.print(line, style="red" if findings else "green", highlight=False, soft_wrap=True)
+    return {"verb": "contract", "target": args.target, "findings": findings, "exit": 1 if findings else 0}
+
+
 def table(args: argparse.Namespace) -> dict[str, Any]:
     """Make the table release x scenario x suspect, and write it as Markdown."""
-    console = _console(args)
+    console = console_of(args)
     root = args.cases or find_root()
     releases = args.releases or list(RELEASES)
     folder = _model(args)
@@ -80,7 +105,7 @@ def table(args: argparse.Namespace) -> dict[str, Any]:
 
 def bisection(args: argparse.Namespace) -> dict[str, Any]:
     """Find the release that broke or repaired what an issue's scenarios show."""
-    console = _console(args)
+    console = console_of(args)
     root = args.cases or find_root()
     folder = _model(args)
     scenarios = _scenarios(root, folder, [args.issue], args)
@@ -202,10 +227,6 @@ def _model(args: argparse.Namespace) -> Path:
     interpreted = args.device == "cpu" and set(args.suspects) & set(KERNELS)
     args.preset = args.preset or ("narrow" if interpreted else "peaked")
     return ensure(args.preset)
-
-
-def _console(args: argparse.Namespace) -> Console:
-    return Console(quiet=args.json, width=None if sys.stdout.isatty() else 160)
 
 
 def _run_dir(args: argparse.Namespace, root: Path, name: str, setting: dict[str, Any]) -> RunDir:

@@ -8,18 +8,20 @@ import platform
 import sys
 from collections.abc import Iterable
 from datetime import date, datetime
+from importlib import import_module
 from itertools import count
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from harness.cases import REFERENCE_VARIANT, STANDARD_VARIANTS, find_case, find_root, load_cases
+from harness.cases import REFERENCE_VARIANT, STANDARD_VARIANTS, Case, find_case, find_root, load_cases
+from harness.console import console_of
 from harness.errors import CaseError, Unsupported, UsageError
 from harness.expected import Expected, read_expected, settle
 from harness.lab import Lab
-from harness.live_repro import LIVE, drive, repro_live
 from harness.models.tiny import default_cache, ensure
 from harness.report import html, proof
 from harness.repro import Reproduction, reproduce
@@ -27,15 +29,14 @@ from harness.run import Judge
 from harness.rundir import RunDir, slug
 from harness.scenario import Scenario
 from harness.targets.protocols import Capability
-from harness.targets.registry import EMBEDDED, TargetOptions, columns, interprets, left_out, open_target
-from harness.targets.upstream.target import UpstreamTarget
+from harness.targets.registry import EMBEDDED, LIVE, TargetOptions, columns, interprets, left_out, open_target
 
 
 def repro(args: argparse.Namespace) -> dict[str, Any]:
     """Reproduce an issue: every scenario of its case under every variant."""
-    console = _console(args)
+    console = console_of(args)
     if args.target == LIVE:
-        return repro_live(args, console)
+        return _live().repro_live(args, console)
     known = read_expected(args.expected) if args.expected else None
     root = args.cases or find_root()
     case = find_case(load_cases(root), args.issue)
@@ -51,8 +52,8 @@ def repro(args: argparse.Namespace) -> dict[str, Any]:
     exit_code = _verdict_alone(args, reproduction) if alone else reproduction.exit_code
     served: dict[str, Any] = {}
     if case.live and not alone and not args.variant and args.device == "cpu":
-        leg, served = drive(args, console, case, scenarios, [*case.live, REFERENCE_VARIANT], folder, run_dir)
-        exit_code = exit_code or leg.exit_code
+        code, served = _served(args, console, case, scenarios, folder, run_dir)
+        exit_code = exit_code or code
     return {
         "verb": "repro",
         "issue": case.ref,
@@ -64,7 +65,7 @@ def repro(args: argparse.Namespace) -> dict[str, Any]:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Run one scenario file and judge it; red when any chosen variant fails."""
-    console = _console(args)
+    console = console_of(args)
     known = read_expected(args.expected) if args.expected else None
     scenario = Scenario.read(args.scenario)
     root = _root(args)
@@ -81,6 +82,32 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         **_summary(args, reproduction, run_dir),
         **_outcome(console, reproduction, known, _verdict_alone(args, reproduction)),
     }
+
+
+def _served(
+    args: argparse.Namespace,
+    console: Console,
+    case: Case,
+    scenarios: list[Scenario],
+    folder: Path,
+    run_dir: RunDir,
+) -> tuple[int, dict[str, Any]]:
+    """The live leg; where its packages are not installed, the reproduction stands without it."""
+    try:
+        drive = _live().drive
+    except UsageError as error:
+        console.print(f"live leg not run: {error}", highlight=False, soft_wrap=True)
+        return 0, {"live": None}
+    leg, summary = drive(args, console, case, scenarios, [*case.live, REFERENCE_VARIANT], folder, run_dir)
+    return leg.exit_code, summary
+
+
+def _live() -> ModuleType:
+    """What drives servers; UsageError without its packages."""
+    try:
+        return import_module("harness.live_repro")
+    except ImportError as error:
+        raise UsageError(f"servers need {error.name}", hint="pip install 'specharness[live]'") from None
 
 
 def _verdict_alone(args: argparse.Namespace, reproduction: Reproduction) -> int:
@@ -108,35 +135,11 @@ def _outcome(
     return {"known": found.known, "red": found.red, "exit": found.exit_code}
 
 
-def contract(args: argparse.Namespace) -> dict[str, Any]:
-    """Test the verify recurrence of a target alone, before any engine."""
-    console = _console(args)
-    titles = columns(args.target, ["kernels"])
-    if titles is None:
-        raise UsageError(
-            f"{EMBEDDED} has tests of its own", hint="specharness contract package.module:function"
-        )
-    options = TargetOptions(
-        folder=ensure("narrow"),
-        device=args.device,
-        cache=default_cache(os.environ).parent,
-        tell=console.print,
-    )
-    target = open_target(args.target, options)(titles[0])
-    assert isinstance(target, UpstreamTarget)
-    for what, how in target.setting.items():
-        console.print(f"{what}: {how}", highlight=False, soft_wrap=True)
-    findings = target.contract()
-    for line in findings or [f"{target.name} keeps the contract: its verify recurrence may be run"]:
-        console.print(line, style="red" if findings else "green", highlight=False, soft_wrap=True)
-    return {"verb": "contract", "target": args.target, "findings": findings, "exit": 1 if findings else 0}
-
-
 def from_log(args: argparse.Namespace) -> dict[str, Any]:
     """Turn an engine's scheduler dump into a scenario file."""
     from harness.fromlog import read_dump
 
-    console = _console(args)
+    console = console_of(args)
     dump = read_dump(args.log)
     scenario = dump.scenario(Lab(ensure(args.preset, cache=default_cache(os.environ)), Path("fixtures")))
     path = args.out or args.log.with_suffix(".scenario.json")
@@ -154,11 +157,6 @@ def _root(args: argparse.Namespace) -> Path:
         return Path(args.cases or find_root())
     except CaseError:
         return Path.cwd()
-
-
-def _console(args: argparse.Namespace) -> Console:
-    """Wide where nobody looks: a log must not crop its tables."""
-    return Console(quiet=args.json, width=None if sys.stdout.isatty() else 160, markup=False)
 
 
 def _model(args: argparse.Namespace, console: Console) -> Path:

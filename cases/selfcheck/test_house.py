@@ -69,15 +69,17 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "serve_cli": ({"serve_verbs"}, set()),
     "serve_verbs": (ANY, ANY),
     "vllm_cpu": ({*WORDS, "check", "models", "oracle"}, {"numpy"}),
-    "vllm_cpu.site": (set(), {"numpy", "torch", "vllm"}),  # runs inside vLLM's own environment
+    "vllm_cpu.site": (set(), {"numpy", "specharness_vllm", "torch", "vllm"}),  # runs inside vLLM's own environment
     "live": (
         {*WORDS, "check", "codec", "oracle", "rundir", "targets"},
         {"jsonschema", "numpy"},
     ),
-    "live_cli": ({"live_verbs"}, set()),
+    "live_cli": ({"live_verbs", "live_vllm_verbs"}, set()),
+    "live_vllm_verbs": (ANY, ANY),
     "live_repro": (ANY, ANY),
     "live_verbs": (ANY, ANY),
     "arguments": (set(), set()),
+    "console": (set(), {"rich"}),
     "bench": ({"errors", "trace", "targets"}, ANY),
     "report": ({*WORDS, "codec", "check", "live", "repro", "run", "rundir"}, ANY),
     "lab": ({"errors", "scenario"}, {"tokenizers"}),

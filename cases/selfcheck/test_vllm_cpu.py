@@ -12,7 +12,7 @@ import time
 import zipfile
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -43,14 +43,19 @@ WIDTH, CHANNELS = 4, 6
 # The work-around
 
 
-@pytest.fixture(scope="module")
-def workaround() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("workaround", SITE / "specharness_vllm/workaround.py")
+def module_of(name: str) -> ModuleType:
+    """A module of the plugin, which is on no path of ours."""
+    spec = importlib.util.spec_from_file_location(name, SITE / f"specharness_vllm/{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def workaround() -> ModuleType:
+    return module_of("workaround")
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5])
@@ -326,3 +331,45 @@ def test_nothing_of_a_server_outlives_its_stop(tmp_path: Path) -> None:
     assert process.returncode is not None
     with pytest.raises(ProcessLookupError):
         os.kill(int(child), 0)
+
+
+def test_a_temperature_reaches_every_token_of_its_request_and_greedy_ones_are_divided_by_one() -> None:
+    spread = module_of("temperatures").expand_batch_to_tokens
+    totals = torch.tensor([3, 3, 5], dtype=torch.int32)
+    temperatures = torch.tensor([0.7, 0.5, 0.0])
+    assert spread(temperatures, totals, 5, replace_from=0, replace_to=1).tolist() == pytest.approx(
+        [0.7, 0.7, 0.7, 1.0, 1.0]
+    )
+    top_k = torch.tensor([20, 5, 0], dtype=torch.int32)
+    assert spread(top_k, totals, 5).tolist() == [20, 20, 20, 0, 0]
+
+
+def test_only_slots_of_new_requests_that_begin_with_drafts_are_cleared() -> None:
+    caches = {"gdn": (torch.ones(8, 2, 3), torch.ones(8, 4)), "attention": (torch.ones(8, 2),)}
+    groups = [
+        SimpleNamespace(kv_cache_spec=SimpleNamespace(), layer_names=["attention"]),
+        SimpleNamespace(kv_cache_spec=SimpleNamespace(mamba_type="gdn"), layer_names=["gdn"]),
+    ]
+
+    class Runner:
+        compilation_config = SimpleNamespace(
+            static_forward_context={name: SimpleNamespace(kv_cache=cache) for name, cache in caches.items()}
+        )
+        kv_cache_config = SimpleNamespace(kv_cache_groups=groups)
+
+        def execute_model(self, scheduler_output: object) -> object:
+            return scheduler_output
+
+    def new(name: str, computed: int, slots: list[int]) -> SimpleNamespace:
+        return SimpleNamespace(req_id=name, num_computed_tokens=computed, block_ids=(slots, slots))
+
+    module_of("first_rows").mend(Runner)
+    step = SimpleNamespace(
+        scheduled_new_reqs=[new("one", 0, [1, 2]), new("prompt", 0, [3]), new("resumed", 5, [4])],
+        scheduled_spec_decode_tokens={"one": [-1], "resumed": [-1], "old": [7]},
+    )
+    assert Runner().execute_model(step) is step
+    for cache in caches["gdn"]:
+        cleared = [i for i in range(8) if not cache[i].any()]
+        assert cleared == [1, 2]
+    assert caches["attention"][0].all()

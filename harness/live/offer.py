@@ -119,7 +119,9 @@ class Probe:
         ask is taken from a request that cannot be carried out: only who reads a broken grammar refuses it for that."""
         for way, grammar in BROKEN.items():
             self._server.offer = replace(self._server.offer, grammars=way)
-            answer = await self._try(grammar=grammar)
+            answer = await self._try(
+                grammar=grammar, stream=False
+            )  # vLLM refuses inside a stream that is 200
             unknown = any(word in answer.detail.lower() for word in UNKNOWN_FIELD)
             if answer.fate is Fate.REFUSED and not unknown:
                 return way

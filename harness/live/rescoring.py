@@ -58,19 +58,21 @@ def rescoring(transcript: Transcript, noise: Noise, answers: list[Scored]) -> Fi
         return unable
     masks_first = _masks_first(answers)
     wrong: dict[str, int] = {}
-    worst, told = 0.0, ""
+    compared, unknown, worst, told = 0, 0, 0.0, ""
     for one in answers:
         for index, _, decoded, law, mask in one.places:
             must = renormalised(law, mask) if mask is not None and masks_first else free(law)
             if must.high - must.low > MOST:
-                continue  # most of the law is unknown here
+                unknown += 1  # the grammar allows much that is not among the best
+                continue
+            compared += 1
             off = must.distance(decoded.logprob)
             if not off <= noise.tolerance:
                 name = one.exchange.ask.id
                 wrong.setdefault(name, index)
-                if off > worst or not told or off != off:
-                    worst = max(worst, off)
+                if off > worst or not told:
                     told = _told(name, index, decoded, must)
+            worst = max(worst, off)
     verdict = Verdict.FAIL if wrong else Verdict.PASS
     hits = {one.exchange.ask.id: one.exchange for one in answers}
     return Finding(
@@ -78,7 +80,8 @@ def rescoring(transcript: Transcript, noise: Noise, answers: list[Scored]) -> Fi
         verdict=verdict,
         told=f"log-probabilities are not those of a prefill of the same tokens, by up to {worst:.2g}"
         if wrong
-        else f"decoded log-probabilities are those of a prefill within {noise.tolerance:.1e}",
+        else f"{compared} decoded log-probabilities are those of a prefill: {worst:.1e} off at most, "
+        f"{noise.tolerance:.1e} is allowed" + (f"; {unknown} could not be compared" if unknown else ""),
         hit=tuple(wrong),
         of=len(answers),
         worst=told,

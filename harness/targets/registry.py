@@ -5,6 +5,7 @@
 ``vllm==0.10.2``                code of a release, inside our engine; also ``sglang==X``, ``fla==X``
 ``vllm:FOLDER``                 the same code of a checkout
 ``package.module:function``     your own verify recurrence (docs/plug-in-a-kernel.md)
+``live``                        the embedded server, from outside: ``repro`` alone (docs/live.md)
 ==============================  ===============================================================================
 """
 
@@ -22,6 +23,8 @@ from harness.scenario import Scenario
 from harness.targets.protocols import EngineTarget
 
 EMBEDDED = "embedded"
+LIVE = "live"
+"""A server: ``repro`` drives the intent of scenarios against it, and opens no target."""
 SUSPECTS = ("forward", "layer", "kernels", "conv", "recurrence")
 """Parts of a release that may be tested; the first is the default."""
 PROJECTS = ("vllm", "sglang", "fla")

@@ -3,6 +3,7 @@
 vLLM 0.32.0's convolution of a speculative row is right only where every row carries its full draft: a row that a
 grammar trimmed is refused, or leaves a wrong history behind (vllm-project/vllm#56419). Steps whose rows are all full go
 to vLLM's own function; the others are convolved here, row by row, and then go through vLLM's own recurrence.
+``temperatures`` and ``first_rows`` mend what the audit found behind that.
 """
 
 from __future__ import annotations
@@ -20,11 +21,16 @@ def register() -> None:
     """Entry point of the group ``vllm.general_plugins``; vLLM calls it in every one of its processes."""
     if os.environ.get(SWITCH) != "1":
         return
+    from specharness_vllm import first_rows, temperatures
     from vllm.model_executor.layers.mamba.ops.cpu import gdn_attention as gdn
+    from vllm.v1.sample import rejection_sampler
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     if getattr(gdn._spec_forward, "with_unequal_rows", False):
         return
     gdn._spec_forward = _taking_unequal_rows(gdn)
+    temperatures.mend(rejection_sampler)
+    first_rows.mend(GPUModelRunner)
 
 
 def _taking_unequal_rows(gdn: Any) -> Any:
