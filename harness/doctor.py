@@ -27,11 +27,8 @@ ENOUGH_DISK = 2 * 2**30  # bytes: models, traces and reports of a long night; an
 
 VERBS: dict[str, tuple[str, ...]] = {  # verb -> groups of requirements: "" is the core, the others are extras
     **dict.fromkeys(("repro", "matrix", "explore"), ("",)),
-    "test": ("", "dev"),
+    **dict.fromkeys(("test", "gate", "fuzz", "soak"), ("", "dev")),
     "lint": ("dev",),
-    "gate": ("", "dev"),
-    "fuzz": ("", "dev"),
-    "soak": ("", "dev"),
     **dict.fromkeys(("serve", "live", "live-vllm"), ("", "live")),
     "bench": ("", "live", "bench"),
 }

@@ -21,10 +21,11 @@ def register() -> None:
     """Entry point of the group ``vllm.general_plugins``; vLLM calls it in every one of its processes."""
     if os.environ.get(SWITCH) != "1":
         return
-    from specharness_vllm import first_rows, temperatures
     from vllm.model_executor.layers.mamba.ops.cpu import gdn_attention as gdn
     from vllm.v1.sample import rejection_sampler
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    from specharness_vllm import first_rows, temperatures
 
     if getattr(gdn._spec_forward, "with_unequal_rows", False):
         return
