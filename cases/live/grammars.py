@@ -10,7 +10,6 @@ BAD_SCHEMAS: tuple[Any, ...] = (
     {"$ref": "http://127.0.0.1:1/schema"},
     {"type": "nonsense"},
     {"enum": []},
-    {"allOf": [{"$ref": "#"}]},
     {"type": "string", "pattern": "("},
     {"type": "string", "pattern": "(a)\\1"},
     {"const": "x" * 70_000},
@@ -18,6 +17,7 @@ BAD_SCHEMAS: tuple[Any, ...] = (
     {"type": "object", "properties": {str(i): {} for i in range(2000)}},
 )
 ODD_SCHEMAS: tuple[Any, ...] = (
+    {"allOf": [{"$ref": "#"}]},
     True,
     False,
     {},

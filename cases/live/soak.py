@@ -59,7 +59,7 @@ class Crowd:
             answer = await read(client, one)
             if answer.ended == "broken" and await self._is_gone():
                 self.lost.append(one.index)
-                self._results.write({"event": "lost", **answer.line(), "body": one.body})
+                self._results.write({**answer.line(), "event": "lost", "body": one.body})
             else:
                 self.answers.append(answer)
                 self._results.write(answer.line())

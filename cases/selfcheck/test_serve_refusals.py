@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from serving import LONG, MODEL, Server, serving
@@ -143,6 +145,16 @@ def test_an_endless_grammar_is_refused_while_others_are_answered(peaked: Path) -
                 assert answer.status_code == 400
                 assert "did not compile within 0.3 s" in answer.json()["error"]["message"]
         server.wait_until_free()
+
+
+def test_a_server_ends_while_a_grammar_does_not(peaked: Path) -> None:
+    with serving(peaked, max_num_seqs=4) as server:
+        endless = {"model": MODEL, "prompt": "x", "structured_outputs": {"grammar": ENDLESS}}
+        server.complete("x", max_tokens=1, structured_outputs={"regex": "a+"})
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{server.url}/v1/completions", json=endless, timeout=0.3)
+        start = time.monotonic()
+    assert time.monotonic() - start < 5  # and not the 10 s that the grammar might have taken
 
 
 @pytest.mark.parametrize("regex", ["(((([a-z ]+)+)+)+)+", "((([a-z]*)*)*)*"])

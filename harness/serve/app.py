@@ -39,10 +39,11 @@ def create_app(service: Service, api_key: str | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.loop.start()
+        service.compilers.submit(service.rehearsal.warm)
         yield
         await service.loop.stop()
         service.compilers.shutdown(wait=False, cancel_futures=True)
-        await asyncio.to_thread(service.rehearsal.close)
+        service.rehearsal.close()
 
     app = FastAPI(title="specharness", version=__version__, lifespan=lifespan)
     app.router.route_class = JsonRoute

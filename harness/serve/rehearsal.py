@@ -42,9 +42,7 @@ class Rehearsal:
     def __init__(self, folder: Path, seconds: float, children: int) -> None:
         self._known: OrderedDict[bytes, str | None] = OrderedDict()
         self._known_lock = threading.Lock()
-        self._idle: LifoQueue[Child] = (
-            LifoQueue()
-        )  # the last one first: a second one starts when it is needed
+        self._idle: LifoQueue[Child] = LifoQueue()  # the last one first: others start when they are needed
         self._children = [Child(folder, seconds) for _ in range(children)]
         for child in self._children:
             self._idle.put(child)
@@ -69,10 +67,18 @@ class Rehearsal:
         if complaint is not None:
             raise UsageError(complaint)
 
+    def warm(self) -> None:
+        """Make the first child before it is needed: it imports torch, which takes seconds."""
+        child = self._idle.get()
+        try:
+            child.start()
+        finally:
+            self._idle.put(child)
+
     def close(self) -> None:
-        """End all children."""
+        """End all children, whatever they do; who waits for one hears that it is gone."""
         for child in self._children:
-            child.close()
+            child.kill()
 
     def _remember(self, key: bytes, complaint: str | None) -> None:
         with self._known_lock:
@@ -92,7 +98,7 @@ class Child:
 
     def ask(self, kind: str, text: str) -> str | None:
         """What is wrong with a grammar."""
-        pipe = self._pipe or self._start()
+        pipe = self.start()
         try:
             pipe.send((kind, text))
             if pipe.poll(self._seconds):
@@ -100,29 +106,32 @@ class Child:
             complaint = f"this {kind} did not compile within {self._seconds:g} s: {text:.80}"
         except (EOFError, OSError):
             complaint = f"this {kind} takes more memory or time than a grammar may: {text:.80}"
-        self.close()
+        self.kill()
+        pipe.close()
+        self._pipe = None
         return complaint
 
-    def close(self) -> None:
+    def kill(self) -> None:
         """End it, whatever it does."""
-        if self._pipe is not None:
-            self._pipe.close()
+        if self._process is not None:
             self._process.kill()
-            self._process.join()
-            self._pipe = None
 
-    def _start(self) -> Connection:
+    def start(self) -> Connection:
+        """The pipe to it; makes it if there is none."""
+        if self._pipe is not None:
+            return self._pipe
         # Not a fork of this process, which has threads, and not a fresh Python either: that imports torch for seconds.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])
-        self._pipe, theirs = context.Pipe()
+        pipe, theirs = context.Pipe()
         self._process = context.Process(
             target=answer, args=(theirs, self._folder, self._seconds), name="rehearsal", daemon=True
         )
         self._process.start()
         theirs.close()
-        self._pipe.recv()  # it is ready
-        return self._pipe
+        pipe.recv()  # it is ready
+        self._pipe = pipe
+        return pipe
 
 
 def answer(pipe: Connection, folder: Path, seconds: float) -> None:
