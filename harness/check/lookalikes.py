@@ -28,6 +28,7 @@ A4 = "vllm#25647, #25743: capture sizes are taken to be multiples of k + 1"
 A5 = "vllm#25743: a column view of the index table is read without its stride: other requests' lines"
 A6 = "vllm-ascend#9956, #10372: a of the step before is compared with the length of this row"
 A7 = "vllm#37035: illegal access at k = 5 under load, k = 4 is stable"
+A1C = "vllm#56419: on a CPU, a row that a grammar trimmed is shorter than its accepted count, and the engine dies"
 A9 = "vllm PR 56375: a buffer of boundaries is one short at the exact limit"
 D1 = "vllm#27571, #28202: inputs are padded, their indices cut to the real count"
 D2 = "vllm#34571, #35945, PR 36324: capture sizes exceed the number of state blocks"
@@ -130,7 +131,7 @@ LOOKALIKES: Mapping[str, tuple[str, ...]] = {
     "drafter cache stale": (E10, H8),
     "drafts shifted": (F3, H8),
     "drafts differ": (E10, H8),
-    "shape mismatch": (A1, D1, D11, F10),
+    "shape mismatch": (A1, A1C, D1, D11, F10),
     "index out of range": (A3, A9, E1, A7),
     "assertion": (A4, D2),
     "rows and drafts disagree": (A6, C4),

@@ -39,6 +39,7 @@ def _has_solo(transcript: Transcript) -> bool:
 
 def judge(transcript: Transcript, judges: Judges, other: Transcript | None = None) -> Audit:
     """Every check of one server; ``other`` is the transcript of a reference without speculation."""
+    judges = judges.speaking_as(transcript.generated)
     noise = measure(transcript)
     scored = rescoring.scored(transcript, judges)
     findings = [

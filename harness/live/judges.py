@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from harness.exchange import Exchange
-from harness.oracle.grammar import GrammarJudge, GrammarOracle, Mask, Vocabulary
+from harness.oracle.grammar import SPACINGS, GrammarJudge, GrammarOracle, Mask, Spacing, Vocabulary
 from harness.scenario import Grammar
 
 
 class Judges:
-    """Compiled grammars by their text. ``folder`` holds ``config.json`` and ``tokenizer.json``; ``None``: not known."""
+    """Compiled grammars by their text. ``folder`` holds ``config.json`` and ``tokenizer.json``; ``None``: not known.
+    ``spacing`` is how the server's grammars write JSON."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, spacing: Spacing = "spaced") -> None:
         self.folder = folder
+        self.spacing = spacing
         self._judges: dict[Grammar, GrammarJudge] = {}
         self._masks: dict[tuple[Grammar, tuple[int, ...]], Mask] = {}
         self._vocabulary = None if folder is None else Vocabulary.read(folder)
@@ -23,8 +26,19 @@ class Judges:
         if self.folder is None:
             return None
         if grammar not in self._judges:
-            self._judges[grammar] = GrammarOracle.compile(self.folder, grammar.kind, grammar.text)
+            self._judges[grammar] = GrammarOracle.compile(
+                self.folder, grammar.kind, grammar.text, self.spacing
+            )
         return self._judges[grammar]
+
+    def speaking_as(self, exchanges: Sequence[Exchange]) -> Judges:
+        """These, or those for the white space that makes most of the answers' tokens legal: servers differ in it."""
+        written = [e for e in exchanges if e.ask.grammar is not None and e.ask.grammar.kind == "json_schema"]
+        if self.folder is None or not written:
+            return self
+        return max(
+            (self, *(Judges(self.folder, s) for s in SPACINGS if s != self.spacing)), key=_legal(written)
+        )
 
     def masks(self, exchange: Exchange) -> list[Mask] | None:
         """What might stand at each place of a legal answer, ``[tokens][vocab]``; shorter where it becomes illegal."""
@@ -48,3 +62,16 @@ class Judges:
     def text(self, tokens: tuple[int, ...]) -> str | None:
         """What tokens say."""
         return None if self._vocabulary is None else self._vocabulary.text(tokens).decode("utf-8", "replace")
+
+
+def _legal(exchanges: Sequence[Exchange]) -> Callable[[Judges], int]:
+    """How many tokens of these answers are legal for some judges."""
+
+    def count(judges: Judges) -> int:
+        return sum(
+            judge.legal_prefix(e.answer.tokens)
+            for e in exchanges
+            if e.ask.grammar is not None and (judge := judges.of(e.ask.grammar)) is not None
+        )
+
+    return count

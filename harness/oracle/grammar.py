@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 Mask = npt.NDArray[np.bool_]
 
 KINDS = ("json_schema", "regex", "ebnf", "choice")
+
+Spacing = Literal["spaced", "compact", "any"]
+"""How a grammar writes JSON: as json.dumps does, without any white space, or with as much as it likes."""
+SPACINGS: dict[Spacing, dict[str, Any]] = {
+    "spaced": {"any_whitespace": False},
+    "compact": {"any_whitespace": False, "separators": (",", ":")},
+    "any": {"any_whitespace": True},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +179,7 @@ class GrammarOracle(GrammarJudge):
         self._compiled = compiled
 
     @classmethod
-    def compile(cls, folder: Path | str, kind: str, text: str) -> GrammarOracle:
+    def compile(cls, folder: Path | str, kind: str, text: str, spacing: Spacing = "spaced") -> GrammarOracle:
         """kind is one of KINDS; a choice's text is a JSON list of strings. Raises ScenarioError or ModelError."""
         import xgrammar
 
@@ -186,7 +194,7 @@ class GrammarOracle(GrammarJudge):
         compiler = xgrammar.GrammarCompiler(info, max_threads=1)
         try:
             if kind == "json_schema":
-                compiled = compiler.compile_json_schema(text, any_whitespace=False)  # as json.dumps writes it
+                compiled = compiler.compile_json_schema(text, **SPACINGS[spacing])
             elif kind == "regex":
                 compiled = compiler.compile_regex(text)
             elif kind == "ebnf":
