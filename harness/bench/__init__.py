@@ -1,0 +1,1 @@
+"""Serving benchmarks: load, metrics, statistics, history."""
