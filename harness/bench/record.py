@@ -44,8 +44,8 @@ class Outcome(enum.Enum):
 class Chunk:
     """One event of a stream. ``at`` is when its bytes arrived, before anything was parsed.
 
-    ``tokens``: how many it holds; ``None`` where the server does not say. ``coalesced``: its bytes came in one read with
-    those of an earlier event of the same stream, so ``at`` may be late.
+    ``tokens``: how many it holds; ``None`` where the server does not say. ``coalesced``: its bytes came in one read
+    with those of an earlier event of the same stream, so ``at`` may be late.
     """
 
     at: float
