@@ -106,7 +106,7 @@ def test_the_correct_server_passes_every_check(right: Transcript, judges: Judges
 
 def test_everything_was_compared(right: Transcript, judges: Judges) -> None:
     of = {finding.check: finding.of for finding in judge(right, judges).findings}
-    assert of["solo v crowd"] == of["solo v again"] == 10
+    assert of["solo v crowd"] == of["solo v again"] == 11
     assert of["rescoring"] >= 30
     assert of["grammar"] >= 18
 

@@ -93,9 +93,10 @@ QUESTIONS = (
     Question(name="garden", opening="The green garden", grammar=None),
     Question(name="winter", opening="In winter the bright harbor holds", grammar=None),
     Question(name="record", opening='{"id": 12, "status": "open", "items": [', grammar=None),
+    Question(name="chapter", opening=" ".join(8 * WORDS), grammar=None),
     Question(name="letter", opening="A", grammar=None),
 )
-"""Six guided, four free; the last one is a prompt of one token."""
+"""Six guided, five free; the last two are a long prompt, which a prefix cache keeps, and one of a single token."""
 
 
 def legs(offer: Offer, seed: int, *, crowds: int, max_tokens: int) -> list[Leg]:
