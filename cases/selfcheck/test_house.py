@@ -68,7 +68,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "serve": ({"", "errors", "engine", "models"}, ANY),
     "serve_cli": ({"serve_verbs"}, set()),
     "serve_verbs": (ANY, ANY),
-    "vllm_cpu": ({*WORDS, "check", "models", "oracle"}, {"numpy"}),
+    "vllm_cpu": ({*WORDS, "check", "models", "oracle"}, {"httpx", "numpy"}),
     "vllm_cpu.site": (set(), {"numpy", "specharness_vllm", "torch", "vllm"}),  # runs inside vLLM's own environment
     "live": (
         {*WORDS, "check", "codec", "oracle", "rundir", "targets"},
