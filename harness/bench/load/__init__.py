@@ -1,0 +1,1 @@
+"""Sends requests as a plan says and keeps what came back: transports, arrivals, workers, the client's own health."""

@@ -1,0 +1,94 @@
+"""The fields of a streamed answer that a benchmark reads: completions and chat, vLLM's and SGLang's additions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+ABORTED = frozenset({"abort", "error"})
+"""Finish reasons of an engine that gave up: no answer, however tidily its stream ends."""
+
+
+class Delta(msgspec.Struct, gc=False):
+    """The new part of a chat message; ``reasoning_content`` is the older name of ``reasoning``."""
+
+    role: str | None = None
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[msgspec.Raw] | None = None
+    function_call: Any = None
+
+
+class Logprobs(msgspec.Struct, gc=False):
+    """Only their number is read: ``tokens`` in completions, ``content`` in chat."""
+
+    tokens: list[msgspec.Raw] | None = None
+    content: list[msgspec.Raw] | None = None
+
+    @property
+    def count(self) -> int | None:
+        """Tokens that have log-probabilities."""
+        told = self.content if self.tokens is None else self.tokens
+        return None if told is None else len(told)
+
+
+class Choice(msgspec.Struct, gc=False):
+    """``text`` in completions, ``delta`` in chat."""
+
+    text: str | None = None
+    delta: Delta | None = None
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    logprobs: Logprobs | None = None
+
+
+class PromptDetails(msgspec.Struct, gc=False):
+    """What of the prompt was computed before."""
+
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct, gc=False):
+    """The server's own count."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: PromptDetails | None = None
+
+
+class Steps(msgspec.Struct, gc=False):
+    """vLLM's acceptance of one request, step by step (vllm#48915, ``--per-request-spec-decode-metrics detailed``)."""
+
+    per_step_drafted: list[int] = []
+    per_step_accepted: list[int] = []
+
+
+class Metrics(msgspec.Struct, gc=False):
+    """vLLM's measurements of one request."""
+
+    speculative_decoding: Steps | None = None
+
+
+class Packet(msgspec.Struct, gc=False):
+    """One event's payload; ``error`` and ``object == "error"`` are the two ways to say that it failed."""
+
+    choices: list[Choice] | None = None
+    usage: Usage | None = None
+    metrics: Metrics | None = None
+    object: str | None = None
+    error: Any = None
+    message: str | None = None
+
+
+DECODER = msgspec.json.Decoder(Packet)
+
+
+def message_of(packet: Packet, raw: bytes) -> str:
+    """The words of an error: the ``message`` inside, or all of it."""
+    told: Any = packet.message if packet.error is None else packet.error
+    if isinstance(told, dict):
+        told = told.get("message") or told
+    return str(told) if told else raw[:200].decode(errors="replace")
