@@ -23,7 +23,9 @@ WHOLE = torch.float64
 def every_pair(k, seed=0):
     """All (length, accepted) pairs for k drafts, nothing to replay included, among empty and padded rows."""
     rows = [Row(length=n, accepted=a) for n in range(1, k + 2) for a in range(k + 2)]
-    rows += [Row(length=0, accepted=k + 1)] * 2 + [Row(length=n, accepted=99, padding=True) for n in (1, k + 1)]
+    rows += [Row(length=0, accepted=k + 1)] * 2 + [
+        Row(length=n, accepted=99, padding=True) for n in (1, k + 1)
+    ]
     random.Random(seed).shuffle(rows)
     return rows
 
@@ -151,7 +153,11 @@ def test_a_replaced_count_changes_triton_as_it_changes_the_twin():
 @pytest.mark.parametrize("k", [0, 1, 3, 5, 7])
 def test_full_size_layers_with_bfloat16_activations_agree(k, state_dtype):
     compare(
-        replace(QWEN3_NEXT, k=k), every_pair(k)[:20], dtype=torch.bfloat16, state_dtype=state_dtype, limit=4e-3
+        replace(QWEN3_NEXT, k=k),
+        every_pair(k)[:20],
+        dtype=torch.bfloat16,
+        state_dtype=state_dtype,
+        limit=4e-3,
     )
 
 

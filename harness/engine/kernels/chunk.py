@@ -19,8 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .blocked import unit
 from .decisions import CORRECT
+from .blocked import unit
 from .launch import Launch, cover, fat, pool, rows_of
 
 OPTIONS = {"num_warps": 4, "num_stages": 1}  # prefetching the next chunk would not fit into shared memory

@@ -10,9 +10,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .blocked import columns, mix, solve
+from .blocked import columns, load_state, mix, solve, store_state, tile, to_matrix
 from .decisions import CORRECT, KernelDecisions
 from .launch import Launch, cover, fat, interpreting, pool, rows_of
+
+OPTIONS = {"num_warps": 1, "num_stages": 1}
 
 
 @triton.jit(
@@ -25,11 +27,12 @@ def gdn_verify_kernel(
     q_stride, k_stride, v_stride, slot_stride, index_row_stride, index_column_stride,
     HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, GROUP: tl.constexpr, R: tl.constexpr,
     read_column: tl.constexpr, write_column: tl.constexpr, row_length: tl.constexpr, is_padding: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, SHORT: tl.constexpr, STATE_SHORT: tl.constexpr,
-    BLOCK_H: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr,
+    OLD: tl.constexpr, USED: tl.constexpr, C: tl.constexpr, SHORT: tl.constexpr, STATE_SHORT: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_V: tl.constexpr, SPAN: tl.constexpr,
+    SEGMENTS: tl.constexpr, LANES: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """One program: one row, BLOCK_H value heads, BLOCK_V of their rows. All outputs at once, then state after state."""
-    row = tl.program_id(0)
+    """One program: one row, BLOCK_H value heads, SPAN of their rows in blocks of BLOCK_V."""
+    row = tl.program_id(2)
     start = tl.load(query_start_loc + row).to(tl.int64)
     length = tl.minimum(row_length((tl.load(query_start_loc + row + 1) - start).to(tl.int32)), R)
     state_indices += row.to(tl.int64) * index_row_stride
@@ -37,46 +40,58 @@ def gdn_verify_kernel(
         return
 
     head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
-    iv = tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
-    ik = tl.arange(0, BLOCK_K)
+    line: tl.constexpr = LANES * PAIRS * 2
+    ik = tl.arange(0, SEGMENTS * line)
+    segment = (tl.arange(0, SEGMENTS)[:, None] * line)[None, :, None, :] + tl.arange(0, line)[None, None, None, :]
     c = tl.arange(0, C)
     of_head = head < HV
     of_key = of_head[:, None] & (ik < K)[None, :]
-    of_value = of_head[:, None] & (iv < V)[None, :]
-    of_state = of_value[:, :, None] & (ik < K)[None, None, :]
-    state += (head[:, None] * V + iv[None, :])[:, :, None] * K + ik[None, None, :]
-
-    slot = tl.load(state_indices + read_column(tl.load(num_accepted_tokens + row)) * index_column_stride)
-    h = tl.load(state + slot.to(tl.int64) * slot_stride, mask=of_state & ~is_padding(slot), other=0.0)
-    h = h.to(tl.float32)  # [BLOCK_H, BLOCK_V, BLOCK_K]
-
-    is_token, is_query = c < length, (c >= R) & (c < R + length)
-    t = start + c
-    key = (head // GROUP)[:, None, None] * K + ik[None, None, :]
-    told = of_key[:, None, :] & is_token[None, :, None]
-    asked = of_key[:, None, :] & is_query[None, :, None]
-    x = tl.load(k + t[None, :, None] * k_stride + key, mask=told, other=0.0).to(tl.float32)
-    x += tl.load(q + (t - R)[None, :, None] * q_stride + key, mask=asked, other=0.0).to(tl.float32)
-    gates = of_head[:, None] & is_token[None, :]
+    key = (head // GROUP)[:, None] * K + ik[None, :]
+    i = c // 2  # token j is column 2 j, its query column 2 j + 1
+    token, query = (i < length) & (c % 2 == 0), (i < length) & (c % 2 == 1)
+    t = start + i
+    source = tl.where(query, q + t * q_stride, k + t * k_stride)[None, :, None]
+    raw = tl.load(source + key[:, None, :], mask=of_key[:, None, :] & (i < length)[None, :, None], other=0.0)
+    x = to_matrix(raw, LANES, PAIRS)  # [BLOCK_H, C, K]
+    if not SHORT:
+        x = x.to(tl.float32)
+    gates = of_head[:, None] & token[None, :]
     b_g = tl.load(g + t[None, :] * HV + head[:, None], mask=gates, other=0.0)
     b_beta = tl.load(beta + t[None, :] * HV + head[:, None], mask=gates, other=0.0)
-    value = (head[:, None] * V + iv[None, :])[:, :, None]
-    taken = of_value[:, :, None] & is_token[None, None, :]
-    b_v = tl.load(v + t[None, None, :] * v_stride + value, mask=taken, other=0.0).to(tl.float32)
+    Y, r, decay = mix(x, b_g, b_beta, c, K**-0.5, OLD, USED)
 
-    Y, r, decay = mix(x, b_g, b_beta, c, K**-0.5, R, R, LEVELS, SHORT)
-    new = solve(h, x, b_v, Y, r, decay, b_beta, c, R, SHORT, STATE_SHORT)  # [BLOCK_H, BLOCK_V, C]
-    given = of_value[:, :, None] & is_query[None, None, :]
-    tl.store(out + (t - R)[None, None, :] * (HV * V) + value, new, mask=given)
+    origin = tl.load(state_indices + read_column(tl.load(num_accepted_tokens + row)) * index_column_stride)
+    first = tl.program_id(0) * SPAN
+    for at in range(first, first + SPAN, BLOCK_V):
+        iv = at + tl.arange(0, BLOCK_V)
+        of_value = of_head[:, None] & (iv < V)[None, :]
+        of_state = of_value[:, None, :, None] & (segment < K)
+        value = head[:, None] * V + iv[None, :]
+        place = state + value[:, None, :, None] * K + segment
+        known = of_state & ~is_padding(origin)
+        h = load_state(place + origin.to(tl.int64) * slot_stride, known, LANES, PAIRS)  # [BLOCK_H, BLOCK_V, K]
 
-    new *= r[:, None, :]
-    for j in range(length):
-        b_k = tl.load(k + (start + j) * k_stride + (head // GROUP)[:, None] * K + ik[None, :], mask=of_key, other=0.0)
-        log_decay = tl.load(g + (start + j) * HV + head, mask=of_head, other=0.0)
-        u = tl.sum(tl.where((c == j)[None, None, :], new, 0.0), axis=2)
-        h = h * tl.exp(log_decay)[:, None, None] + u[:, :, None] * b_k.to(tl.float32)[:, None, :]
-        slot = tl.load(state_indices + write_column(j) * index_column_stride)
-        tl.store(state + slot.to(tl.int64) * slot_stride, h, mask=of_state & ~is_padding(slot))
+        b_v = tl.load(
+            v + t[None, :, None] * v_stride + value[:, None, :],
+            mask=of_value[:, None, :] & token[None, :, None], other=0.0,
+        )  # fmt: skip
+        b_v = tl.trans(b_v.to(tl.float32), 0, 2, 1)  # [BLOCK_H, BLOCK_V, C]
+        new = solve(h, x, b_v, Y, r, decay, b_beta, c, OLD, SHORT, STATE_SHORT)
+        tl.store(
+            out + t[None, :, None] * (HV * V) + value[:, None, :], tl.trans(new, 0, 2, 1),
+            mask=of_value[:, None, :] & query[None, :, None],
+        )  # fmt: skip
+
+        new *= r[:, None, :]
+        for j in range(length):
+            b_k = tl.load(k + (start + j) * k_stride + key, mask=of_key, other=0.0).to(tl.float32)
+            b_k = to_matrix(b_k[:, None, :], LANES, PAIRS)
+            fade = tl.exp(tl.load(g + (start + j) * HV + head, mask=of_head, other=0.0))
+            u = tl.sum(tl.where((c == 2 * j)[None, None, :], new, 0.0), axis=2)
+            h = h * fade[:, None, None] + u[:, :, None] * b_k
+            slot = tl.load(state_indices + write_column(j) * index_column_stride)
+            into = place + slot.to(tl.int64) * slot_stride
+            store_state(into, h, of_state & ~is_padding(slot), LANES, PAIRS)
 
 
 def verify_launch(
@@ -96,11 +111,11 @@ def verify_launch(
     """The launch behind ``Kernels.gdn_verify``; ``out [N, HV, V]`` must hold zeros."""
     q, k, v = rows_of(q), rows_of(k), rows_of(v)
     _, HV, V, K = pool(state, "state").shape
-    R = state_indices.shape[1]
-    block_h, block_v = fat(1, HV), max(16, min(fat(32, V), cover(V)))
+    block_h, block_v = fat(1, HV), max(16, min(fat(16, V), cover(V)))
+    span = max(block_v, cover(V))
     return Launch(
         gdn_verify_kernel,
-        (len(state_indices), triton.cdiv(HV, block_h), triton.cdiv(V, block_v)),
+        (triton.cdiv(V, span), triton.cdiv(HV, block_h), len(state_indices)),
         {
             "q": q,
             "k": k,
@@ -122,16 +137,18 @@ def verify_launch(
             "K": K,
             "V": V,
             "GROUP": HV // k.shape[1],
-            "R": R,
+            "R": state_indices.shape[1],
             "read_column": decisions.read_column.triton,
             "write_column": decisions.write_column.triton,
             "row_length": decisions.row_length.triton,
             "is_padding": decisions.is_padding.triton,
-            **columns(R, R),
+            **columns(0, state_indices.shape[1]),
             "SHORT": k.dtype == q.dtype == torch.bfloat16 and not interpreting(),
             "STATE_SHORT": state.dtype == torch.bfloat16 and not interpreting(),
             "BLOCK_H": block_h,
             "BLOCK_V": block_v,
-            "BLOCK_K": max(16, cover(K)),
+            "SPAN": span,
+            **tile(K, state.element_size()),
         },
+        OPTIONS,
     )

@@ -150,7 +150,9 @@ def batch(
         return x.to(device=device, dtype=kind or x.dtype)
 
     def journal() -> Journal:
-        k, v, gates = ((P + 2, 2, window, *each) for each in ((shape.H, shape.K), (shape.HV, shape.V), (shape.HV,)))
+        k, v, gates = (
+            (P + 2, 2, window, *each) for each in ((shape.H, shape.K), (shape.HV, shape.V), (shape.HV,))
+        )
         decay, strength = -normal(*gates).exp() * 0.3, normal(*gates).sigmoid()
         return Journal(
             k=place(normal(*k), dtype),
