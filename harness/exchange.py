@@ -44,6 +44,8 @@ class Ask:
     temperature: float = 0.0
     seed: int | None = None
     ignore_eos: bool = False
+    stop: tuple[str, ...] = ()  # texts that end the answer and are no part of it
+    stop_token_ids: tuple[int, ...] = ()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     stream: bool = True

@@ -62,7 +62,6 @@ def _heard(args: argparse.Namespace, audited: Audited, path: Path, console: Cons
             return listen(
                 audited,
                 lambda offer: legs(offer, args.seed, crowds=args.crowds, max_tokens=args.max_tokens),
-                args.seed,
                 path,
                 tell,
                 redacts=args.redact,

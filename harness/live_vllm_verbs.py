@@ -78,7 +78,6 @@ class _Run:
                     url=server.url, model=server.model, patience=PATIENCE, log=lambda: _last_words(server)
                 ),
                 lambda offer: legs(offer, self.seed, crowds=CROWDS, max_tokens=MAX_TOKENS),
-                self.seed,
                 self.run_dir.path / f"{stem}.jsonl",
                 lambda line: self.tell(f"{serving.name}: {line}"),
             )

@@ -30,6 +30,7 @@ CHECKS = [
     "grammar",
     "solo v crowd",
     "solo v again",
+    "ends",
     "rescoring",
     "greedy choice",
     "counters",
@@ -54,7 +55,6 @@ def audit_of(folder: Path, path: Path, *, seed: int = 0, crowds: int = 1, **sett
         return listen(
             Audited(url=server.url, patience=20.0),
             lambda offer: legs(offer, seed, crowds=crowds, max_tokens=32),
-            seed,
             path,
             lambda line: None,
         )
@@ -198,6 +198,31 @@ def test_an_answer_that_contradicts_itself_is_seen(
     changed(right, name, change)
     audit = judge(right, judges)
     (found,) = (f for f in audit.failed if f.check == "whole answers")
+    assert found.hit == (name,)
+    assert words in found.worst
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "words"),
+    [
+        ("text", lambda a: replace(a, text=a.text + " on"), "stops at"),
+        ("text", lambda a: replace(a, finish_reason="length"), "ended by length, expected stop"),
+        (
+            "token",
+            lambda a: replace(a, tokens=a.tokens[:-2], completion_tokens=None, places=()),
+            "tokens, expected",
+        ),
+        ("token", lambda a: replace(a, finish_reason="length", completion_tokens=None), "expected stop"),
+        ("length", lambda a: replace(a, tokens=a.tokens[:-1], completion_tokens=None, places=()), "expected"),
+        ("length", lambda a: replace(a, tokens=(a.tokens[0] ^ 1, *a.tokens[1:])), "token 0 is not that"),
+    ],
+)
+def test_an_answer_that_ends_at_another_place_is_seen(
+    right: Transcript, judges: Judges, kind: str, change: Callable[[Answer], Answer], words: str
+) -> None:
+    name = f"{subject(right, 'winter')}/{kind}"
+    changed(right, name, change)
+    (found,) = (f for f in judge(right, judges).failed if f.check == "ends")
     assert found.hit == (name,)
     assert words in found.worst
 
@@ -406,7 +431,7 @@ def test_metrics_are_added_up_over_labels_but_not_positions() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "check"),
-    [("as-merged", "rescoring"), ("before-fix", "liveness"), ("only-the-last-state", "rescoring")],
+    [("as-merged", "rescoring"), ("before-fix", "liveness"), ("stop-text-inside-a-run", "ends")],
 )
 def test_what_is_served_wrong_is_seen(
     folder: Path, judges: Judges, tmp_path: Path, variant: str, check: str

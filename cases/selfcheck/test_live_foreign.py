@@ -92,7 +92,6 @@ def heard(url: str, path: Path, patience: float = 20.0) -> Transcript:
     return listen(
         Audited(url=url, patience=patience),
         lambda offer: legs(offer, 0, crowds=1, max_tokens=12),
-        0,
         path,
         lambda line: None,
     )

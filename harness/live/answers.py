@@ -135,7 +135,7 @@ def _contradiction(exchange: Exchange, judges: Judges) -> str:
         return f"usage counts {answer.prompt_tokens} tokens of the prompt, which has {len(answer.prompt)}"
     if answer.places and len(answer.places) != len(answer.tokens):
         return f"{len(answer.tokens)} tokens with {len(answer.places)} log-probabilities"
-    return _text(answer, judges)
+    return "" if ask.stop or ask.stop_token_ids else _text(answer, judges)
 
 
 def _text(answer: Answer, judges: Judges) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.live import answers, counters, crowd, rescoring
+from harness.live.ends import ends
 from harness.live.finding import Finding
 from harness.live.judges import Judges
 from harness.live.liveness import liveness
@@ -46,7 +47,7 @@ def judge(transcript: Transcript, judges: Judges, other: Transcript | None = Non
         liveness(transcript),
         answers.whole(transcript, judges),
         answers.grammar(transcript, judges),
-        *(crowd.compared(transcript, noise) if _has_solo(transcript) else ()),
+        *((*crowd.compared(transcript, noise), ends(transcript, noise)) if _has_solo(transcript) else ()),
         rescoring.rescoring(transcript, noise, scored),
         rescoring.greedy(transcript, noise, scored),
         counters.counters(transcript),

@@ -59,7 +59,7 @@ def intent(scenarios: Iterable[Scenario]) -> Intent:
         elif not asks:
             left_out[scenario.name] = "its requests stop or reason in ways that an audit does not ask for"
         else:
-            legs.append(Leg(name=slug(scenario.name), batches=[asks]))
+            legs.append(Leg.of(slug(scenario.name), [asks]))
     driven = tuple(s.name for s in all_of_them if s.name not in left_out)
     return Intent(setting=setting, legs=tuple(legs), driven=driven, left_out=left_out)
 

@@ -12,6 +12,7 @@ from harness.live.intent import Intent
 from harness.live.judges import Judges
 from harness.live.own_server import own_server
 from harness.live.run import Audited, listen
+from harness.live.scoring import scoring
 from harness.live.session import Tell
 from harness.live.transcript import Transcript
 from harness.rundir import slug
@@ -70,8 +71,7 @@ def live_leg(
         with own_server(arguments, beside.with_suffix(".log")) as own:
             transcript = listen(
                 Audited(url=own.url, model=own.model, log=own.log_tail),
-                lambda offer: wanted.legs,
-                seed,
+                lambda offer: [*wanted.legs, *scoring(offer, seed)],
                 beside.with_suffix(".jsonl"),
                 lambda line: tell(f"{variant}: {line}"),
             )

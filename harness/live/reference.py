@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.exchange import Fate
 from harness.live.crowd import first_difference
+from harness.live.ends import LEG as ENDED
 from harness.live.finding import Finding
 from harness.live.noise import Noise
 from harness.live.transcript import Transcript
@@ -19,7 +20,7 @@ def reference(transcript: Transcript, other: Transcript | None, noise: Noise) ->
     ties = compared = 0
     for exchange in transcript.generated:
         theirs = other.exchanges.get(exchange.ask.about or exchange.ask.id)
-        if theirs is None or theirs.ask.leg != "solo":
+        if theirs is None or theirs.ask.leg != "solo" or exchange.ask.leg == ENDED:
             continue
         if {exchange.answer.fate, theirs.answer.fate} != {Fate.COMPLETE}:
             continue

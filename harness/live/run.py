@@ -31,7 +31,6 @@ class Audited:
 def listen(
     audited: Audited,
     legs: Callable[[Offer], Sequence[Leg]],
-    seed: int,
     path: Path,
     tell: Tell,
     *,
@@ -43,11 +42,11 @@ def listen(
         TargetError: there is no such server.
         KeyboardInterrupt: what was heard is in the file.
     """
-    return asyncio.run(_listen(audited, legs, seed, path, tell, redacts))
+    return asyncio.run(_listen(audited, legs, path, tell, redacts))
 
 
 async def _listen(
-    audited: Audited, legs: Callable[[Offer], Sequence[Leg]], seed: int, path: Path, tell: Tell, redacts: bool
+    audited: Audited, legs: Callable[[Offer], Sequence[Leg]], path: Path, tell: Tell, redacts: bool
 ) -> Transcript:
     server = OpenAIServer(
         audited.url,
@@ -63,9 +62,8 @@ async def _listen(
         try:
             if await Probe(server, recorder).run():
                 offered(server.offer, tell)
-                spent = await Session(
-                    server=server, recorder=recorder, legs=legs(server.offer), seed=seed, tell=tell
-                ).run()
+                session = Session(server=server, recorder=recorder, legs=legs(server.offer), tell=tell)
+                spent = await session.run()
         except BudgetSpentError:
             spent = True
         return recorder.ends(log=audited.log(), budget_spent=spent)

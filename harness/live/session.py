@@ -1,28 +1,32 @@
-"""An audit's questions in their order, leg by leg; then every answer is scored."""
+"""An audit's questions in their order, leg by leg."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.exchange import Answer, Ask, Exchange, Fate
-from harness.live.transcript import Recorder
+from harness.live.transcript import Recorder, Transcript
 from harness.targets.openai_server import OpenAIServer
 from harness.targets.pace import BudgetSpentError
 
 Tell = Callable[[str], None]
-TWICE = 8
-"""Texts that are scored alone a second time."""
+Batches = Sequence[Sequence[Ask]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leg:
-    """A part of an audit: batches one after the other, the requests of a batch together."""
+    """A part of an audit. ``plan`` says what is asked once everything before it was heard: batches one after the
+    other, the requests of a batch together; a leg without any is passed over."""
 
     name: str
-    batches: Sequence[Sequence[Ask]]
+    plan: Callable[[Transcript], Batches]
+
+    @staticmethod
+    def of(name: str, batches: Batches) -> Leg:
+        """One that does not depend on what was heard."""
+        return Leg(name=name, plan=lambda transcript: batches)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +36,6 @@ class Session:
     server: OpenAIServer
     recorder: Recorder
     legs: Sequence[Leg]
-    seed: int
     tell: Tell
 
     async def run(self) -> bool:
@@ -46,30 +49,19 @@ class Session:
     async def _legs(self) -> None:
         await self._snapshot("begin")
         for leg in self.legs:
-            if not await self._leg(leg):
-                return
-        if not self.server.offer.prompt_logprobs or not (texts := self._texts()):
-            return
-        few = {name: texts[name] for name in list(texts)[:: -(-len(texts) // TWICE)]}
-        shuffled = random.Random(f"{self.seed} scores").sample(list(texts), len(texts))
-        for name, chosen, together in (
-            ("score", texts, False),
-            ("score again", few, False),
-            ("score together", {i: texts[i] for i in shuffled}, True),
-        ):
-            scores = [self._score(about, text, name) for about, text in chosen.items()]
-            if not await self._leg(Leg(name=name, batches=[scores] if together else [[s] for s in scores])):
+            batches = leg.plan(self.recorder.transcript)
+            if batches and not await self._leg(leg.name, batches):
                 return
 
-    async def _leg(self, leg: Leg) -> bool:
+    async def _leg(self, name: str, batches: Batches) -> bool:
         """Whether the server is there for the next leg."""
-        self.tell(leg.name)
-        for batch in leg.batches:
+        self.tell(name)
+        for batch in batches:
             answers = await asyncio.gather(*(self._ask(ask) for ask in batch))
             if any(answer.fate.is_dead for answer in answers) and not await self._lives():
                 return False
         await self._settle()
-        await self._snapshot(leg.name)
+        await self._snapshot(name)
         return True
 
     async def _ask(self, ask: Ask) -> Answer:
@@ -99,22 +91,3 @@ class Session:
     async def _snapshot(self, when: str) -> None:
         if self.server.offer.metrics or self.server.offer.health:
             self.recorder.sees(await self.server.snapshot(when))
-
-    def _texts(self) -> dict[str, tuple[int, ...]]:
-        """Prompt and answer as one text, by the first request that has it."""
-        names: dict[tuple[int, ...], str] = {}
-        for exchange in self.recorder.transcript.generated:
-            if exchange.answer.tokens and exchange.answer.prompt:
-                names.setdefault(exchange.answer.prompt + exchange.answer.tokens, exchange.ask.id)
-        return {name: text for text, name in names.items()}
-
-    def _score(self, about: str, text: tuple[int, ...], leg: str) -> Ask:
-        return Ask(
-            id=f"{about}/{leg}",
-            leg=leg,
-            prompt=text,
-            max_tokens=1,
-            prompt_logprobs=self.server.offer.prompt_logprobs,
-            stream=False,
-            about=about,
-        )

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.exchange import Ask, Offer
+from harness.live.ends import ended
+from harness.live.scoring import scoring
 from harness.live.session import Leg
 from harness.scenario import Grammar
 
@@ -100,15 +102,14 @@ QUESTIONS = (
 
 
 def legs(offer: Offer, seed: int, *, crowds: int, max_tokens: int) -> list[Leg]:
-    """Each subject alone, all of them in crowds, each alone again."""
+    """Each subject alone, all of them in crowds, each alone again, and ended early; then every answer is scored."""
     alone = subjects(offer, seed, max_tokens)
     return [
-        Leg(name="solo", batches=[[ask] for ask in alone]),
-        *(
-            Leg(name=f"crowd {n}", batches=[crowd(alone, offer, seed, n, max_tokens)])
-            for n in range(1, crowds + 1)
-        ),
-        Leg(name="again", batches=[[ask] for ask in repeated(alone, "again")]),
+        Leg.of("solo", [[ask] for ask in alone]),
+        *(Leg.of(f"crowd {n}", [crowd(alone, offer, seed, n, max_tokens)]) for n in range(1, crowds + 1)),
+        Leg.of("again", [[ask] for ask in repeated(alone, "again")]),
+        ended(offer, seed),
+        *scoring(offer, seed),
     ]
 
 

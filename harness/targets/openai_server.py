@@ -109,6 +109,8 @@ class OpenAIServer:
             more["return_token_ids"] = True
         if ask.ignore_eos and self.offer.ignore_eos:
             more["ignore_eos"] = True
+        if ask.stop_token_ids:
+            more["stop_token_ids"] = list(ask.stop_token_ids)
         if ask.prompt_logprobs is not None and self.offer.prompt_logprobs:
             more["prompt_logprobs"] = ask.prompt_logprobs
         if ask.grammar is not None:
@@ -122,6 +124,8 @@ class OpenAIServer:
         }
         if ask.seed is not None:
             body["seed"] = ask.seed
+        if ask.stop:
+            body["stop"] = list(ask.stop)
         if ask.logprobs is not None and self.offer.logprobs:
             body["logprobs"] = ask.logprobs
         return body
