@@ -7,6 +7,7 @@ Fields are decoded with types, so what nobody reads is never built. Token counts
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -52,7 +53,7 @@ class Reply:
         self._finish_reason: str | None = None
         self._text: list[str] = []
         self._reasoning: list[str] = []
-        self._tools: list[bytes] = []
+        self._tools: list[Any] = []
         self._token_ids: list[int] = []
         self._usage: Usage | None = None
         self._drafted: tuple[int, ...] = ()
@@ -164,7 +165,7 @@ class Reply:
             if thought := delta.reasoning or delta.reasoning_content:
                 self._reasoning.append(thought)
             if delta.tool_calls:
-                self._tools += map(bytes, delta.tool_calls)
+                self._tools += delta.tool_calls
         if tokens and (kind is None or kind is Kind.ROLE):
             return Kind.CONTENT, tokens
         if kind is None and reason is not None:
@@ -182,7 +183,7 @@ class Reply:
         if self._reasoning:
             extra["reasoning"] = "".join(self._reasoning)
         if self._tools:
-            extra["tool_calls"] = f"[{b','.join(self._tools).decode(errors='replace')}]"
+            extra["tool_calls"] = msgspec.json.encode(self._tools).decode()
         details = None if usage is None else usage.prompt_tokens_details
         return RequestRecord(
             id=self.call.id,

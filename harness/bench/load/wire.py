@@ -18,15 +18,15 @@ class Delta(msgspec.Struct, gc=False):
     reasoning: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
-    tool_calls: list[msgspec.Raw] | None = None
+    tool_calls: list[Any] | None = None
     function_call: Any = None
 
 
 class Logprobs(msgspec.Struct, gc=False):
     """Only their number is read: ``tokens`` in completions, ``content`` in chat."""
 
-    tokens: list[msgspec.Raw] | None = None
-    content: list[msgspec.Raw] | None = None
+    tokens: list[Any] | None = None
+    content: list[Any] | None = None
 
     @property
     def count(self) -> int | None:
