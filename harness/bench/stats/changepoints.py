@@ -41,7 +41,7 @@ class ChangePoint:
 
 
 def change_points(
-    values: Sequence[float], *, p_value: float = 0.001, window: int = 50, smallest: float = 0.0
+    values: Sequence[float] | Array, *, p_value: float = 0.001, window: int = 50, smallest: float = 0.0
 ) -> tuple[ChangePoint, ...]:
     """Change points of a series of positive values, oldest first. ``smallest``: least change of level (share)."""
     numbers = np.asarray(values, dtype=np.float64)

@@ -28,7 +28,7 @@ class Design:
     confidence: float = 0.95
     power: float = 0.95
     first_pairs: int = 4
-    max_pairs: int = 12
+    max_pairs: int = 16
     window: int = 20
     fewest: int = 8
     tail_samples: float = 10.0

@@ -11,6 +11,9 @@ from harness.bench.stats.design import Design
 from harness.bench.stats.estimate import Estimate, holm, shift_of
 from harness.bench.stats.observe import Observation
 
+MOST_MARGIN = 2.0
+"""Where noise hides the practical effect, a pass may rest on what can be seen, up to this many times the effect."""
+
 
 class Call(enum.Enum):
     """What was shown. ``INCONCLUSIVE``: neither a change that matters nor its absence."""
@@ -95,7 +98,8 @@ def _result(
     calibration: Calibration | None,
 ) -> MetricResult:
     effect = design.effects[one.metric]
-    margin = max(effect, calibration.smallest_of(one.metric)) if calibration else effect
+    smallest = calibration.smallest_of(one.metric) if calibration else 0.0
+    margin = max(effect, min(smallest, MOST_MARGIN * effect))
     call, why = Call.INCONCLUSIVE, one.missing
     if one.estimate:
         p_worse, p_better = worse[one.metric], better[one.metric]

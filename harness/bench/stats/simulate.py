@@ -20,18 +20,23 @@ from harness.bench.stats.run import Direction, Run, Value
 
 FINGERPRINT = {"hardware": "simulated", "model": "simulated"}
 START = datetime(2026, 1, 1, 2, tzinfo=UTC)
+STALL = float(np.log(1.3))
 LONG = 30  # runs that a night's drift is spread over
 TOKENS = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """Standard deviations of logarithms, except ``drift``: the whole change over a night's 30 runs, either way."""
+    """Standard deviations of logarithms, except ``drift``: the whole change over a night's 30 runs, either way.
+
+    ``stalls``: the share of runs that something else on the host slows down by 30 %.
+    """
 
     run: float = 0.02
     night: float = 0.01
     drift: float = 0.02
     request: float = 0.5
+    stalls: float = 0.0
     requests: int = 500
     concurrency: int = 10
 
@@ -49,8 +54,9 @@ class Night:
     def run(self, *, tpot: float = 1.0, ttft: float = 1.0, commit: str = "0" * 8) -> Run:
         """One more run of this night."""
         noise = self._noise
+        stall = STALL * (self._rng.random() < noise.stalls)
         effect = np.exp(
-            self._night + _shared(noise.run, self._rng) + self._drift * self._made / LONG
+            self._night + _shared(noise.run, self._rng) + self._drift * self._made / LONG + stall
         )  # [TTFT, TPOT]
         spread = np.exp(self._rng.normal(0.0, noise.request, (2, noise.requests)))
         first = 80.0 * ttft * effect[0] * spread[0]  # ms
