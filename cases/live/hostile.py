@@ -94,7 +94,8 @@ WRONG_NUMBERS = (
 def _number(rng: random.Random, model: str) -> Hostile:
     name, value = rng.choice(NUMBERS), rng.choice(WRONG_NUMBERS)
     content = _dump({**plain(model), name: "?"}).replace(b'"?"', value.encode())
-    return Hostile(name=f"number {value[:9]}", content=content)
+    right = frozenset({200}) if (name, value) == ("seed", "-5") else REFUSED
+    return Hostile(name=f"number {value[:9]}", content=content, right=right)
 
 
 EXTREMES = {

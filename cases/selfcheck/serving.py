@@ -15,7 +15,7 @@ import openai
 import uvicorn
 
 from harness.serve.app import create_app
-from harness.serve.server import Setting, build
+from harness.serve.server import Setting, build, configured
 from harness.serve.service import Service
 
 MODEL = "tiny"
@@ -60,9 +60,7 @@ class Server:
 def serving(folder: Path, *, api_key: str | None = None, **setting: Any) -> Iterator[Server]:
     """A server in a thread of this process, on a free port."""
     service = build(Setting(folder=folder, model_name=MODEL, **setting))
-    server = uvicorn.Server(
-        uvicorn.Config(create_app(service, api_key), host="127.0.0.1", port=0, log_level="error")
-    )
+    server = uvicorn.Server(configured(create_app(service, api_key), host="127.0.0.1", port=0))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

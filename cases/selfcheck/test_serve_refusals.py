@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,8 @@ def test_malformed_bodies_are_refused(server: Server, body: bytes, says: str) ->
         ({"structured_outputs": {"regex": "("}}, "does not compile"),
         ({"structured_outputs": {"json": {"type": "nonsense"}}}, "does not compile"),
         ({"structured_outputs": {"json": {"const": "x" * 70_000}}}, "65536"),
+        ({"structured_outputs": {"json": {"$ref": "http://127.0.0.1:1/schema"}}}, "own parts"),
+        ({"structured_outputs": {"json": '{"items": {"$ref": "other.json"}}'}}, "own parts"),
         ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}, "combined"),
         ({"response_format": {"type": "json_schema"}}, "needs json_schema"),
     ],
@@ -87,6 +90,14 @@ def test_what_cannot_be_done_is_refused(server: Server, body: dict[str, Any], sa
         ({"messages": [{"role": "nobody", "content": "x"}]}, "role"),
         ({"top_logprobs": 2}, "needs logprobs"),
         ({"tool_choice": "required"}, "needs tools"),
+        (
+            {
+                "tools": [
+                    {"type": "function", "function": {"name": "f", "parameters": {"$ref": "other.json"}}}
+                ]
+            },
+            "own parts",
+        ),
         (
             {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "lose"}}},
             "none of the tools",
@@ -168,11 +179,11 @@ def test_a_catastrophic_regex_is_refused(server: Server, regex: str) -> None:
 
 def test_a_grammar_that_grows_dear_ends_its_answer_and_no_other(peaked: Path) -> None:
     dear = {"grammar": "root ::= s\ns ::= s s | [a-z]"}
-    with serving(peaked, limits=Limits(guide_seconds=0.2), max_num_seqs=4) as server:
+    with serving(peaked, limits=Limits(guide_seconds=0.02), max_num_seqs=4) as server:
         asked = {"model": MODEL, "prompt": "x", "max_tokens": 900, "structured_outputs": dear}
         answer = server.post("/v1/completions", asked)
         assert answer.status_code == 400, answer.text[:200]
-        assert "more than 0.2 s" in answer.json()["error"]["message"]
+        assert "more than 0.02 s" in answer.json()["error"]["message"]
         stream = server.client.completions.create(
             model=MODEL, prompt="x", max_tokens=900, stream=True, extra_body={"structured_outputs": dear}
         )
@@ -202,6 +213,17 @@ def test_a_body_that_does_not_come_is_not_waited_for(peaked: Path) -> None:
             answer = b"".join(iter(lambda: slow.recv(4096), b""))  # and hangs up
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert server.complete("x", max_tokens=1)["finish_reason"]
+
+
+@pytest.mark.parametrize("flood", [["X-Long: " + "y" * 1_000_000], [f"X-{i}: {i}" for i in range(20_000)]])
+def test_a_flood_of_headers_is_refused(server: Server, flood: list[str]) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as client:
+        with suppress(ConnectionError):  # it hangs up while we still send
+            client.sendall("\r\n".join(["GET /health HTTP/1.1", "Host: x", *flood, "", ""]).encode())
+        with suppress(ConnectionError):
+            assert client.recv(4096)[:13] in (b"HTTP/1.1 400 ", b"")
+    assert server.http.get("/health").status_code == 200
 
 
 def test_the_document_knows_every_status(server: Server) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from harness.serve.errors import ApiError
@@ -11,6 +12,8 @@ from harness.serve.tools import CALL_BEGIN, CALL_END, TRIGGER
 
 Grammar = tuple[str, str]
 ANY_OBJECT: Schema = {"type": "object"}
+OUTSIDE = re.compile(r'"\$ref"\s*:\s*"(?!#)[^"]*"')
+"""A reference to another document."""
 
 
 def grammar_of(request: Generation) -> Grammar | None:
@@ -63,9 +66,7 @@ def _of_outputs(outputs: StructuredOutputs | None) -> Grammar | None:
         return None
     asked: list[Grammar] = []
     if outputs.json_ is not None:
-        asked.append(
-            ("json_schema", outputs.json_) if isinstance(outputs.json_, str) else _schema(outputs.json_)
-        )
+        asked.append(_schema(outputs.json_))
     if outputs.regex is not None:
         asked.append(("regex", outputs.regex))
     if outputs.choice is not None:
@@ -109,8 +110,15 @@ def _tag(tool: Tool) -> dict[str, Any]:
 
 def _parameters(tool: Tool) -> Schema:
     parameters = tool.function.parameters
-    return ANY_OBJECT if parameters is None else parameters
+    if parameters is None:
+        return ANY_OBJECT
+    _schema(parameters)
+    return parameters
 
 
-def _schema(schema: Schema) -> Grammar:
-    return "json_schema", json.dumps(schema)
+def _schema(schema: Schema | str) -> Grammar:
+    """A schema, or its text, which may still be no JSON. xgrammar takes what it cannot look up for anything at all."""
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    if (outside := OUTSIDE.search(text)) is not None:
+        raise ApiError(400, f"a schema may refer to its own parts alone (#/...), got {outside[0][:80]}")
+    return "json_schema", text

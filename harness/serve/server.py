@@ -6,8 +6,10 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from harness.engine.config import EngineConfig
 from harness.engine.engine import Engine
@@ -89,6 +91,11 @@ def build(setting: Setting) -> Service:
     )
 
 
+def configured(app: FastAPI, **more: Any) -> uvicorn.Config:
+    """How uvicorn serves it: with h11, whatever else is installed, because httptools has no limit for headers."""
+    return uvicorn.Config(app, http="h11", loop="asyncio", log_level="warning", **more)
+
+
 def serve(
     service: Service,
     *,
@@ -111,11 +118,8 @@ def serve(
         ) from None
     with listener:
         announce(f"http://{host}:{listener.getsockname()[1]}")
-        config = uvicorn.Config(
-            create_app(service, api_key),
-            log_level="warning",
-            access_log=False,
-            timeout_graceful_shutdown=drain_seconds,
+        config = configured(
+            create_app(service, api_key), access_log=False, timeout_graceful_shutdown=drain_seconds
         )
         try:
             uvicorn.Server(config).run(sockets=[listener])
