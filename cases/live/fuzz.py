@@ -230,6 +230,7 @@ def main() -> int:
     add = parser.add_argument
     add("--seconds", type=float, default=60)
     add("--seed", type=int, default=0)
+    add("--first", action="store_true", help="end with the first fault")
     add("--case-seconds", type=float, default=30, help="a request that takes longer is a hang (30)")
     add("--base-url", metavar="URL", help="a server that runs already (default: one of our own)")
     add("--reports", type=Path, default=Path("reports"))
@@ -248,6 +249,8 @@ def main() -> int:
             until = start + args.seconds
             with progress() as say:
                 for _ in fuzzer.turns(until):
+                    if args.first and fuzzer.kinds:
+                        break
                     say(
                         f"{max(until - time.monotonic(), 0):4.0f} s left, {fuzzer.answers.total()} requests,"
                         f" {len(fuzzer.kinds)} kinds of faults"

@@ -89,7 +89,7 @@ def serving(url: str | None, arguments: list[str], log: Path) -> Iterator[Server
         CannotServe: nothing answers there, or the process ends.
     """
     if url is not None:
-        yield Server(url=url.rstrip("/"), model=_model(url.rstrip("/")))
+        yield Server(url=url.rstrip("/"), model=_model(url.rstrip("/"), patience=2))
         return
     command = [sys.executable, "-m", "harness.cli", "serve", "--port", "0", *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "0"}
@@ -129,8 +129,8 @@ def _address(child: subprocess.Popen[bytes], log: Path) -> str:
     raise CannotServe(f"the server did not start; {log} says:\n{log.read_text()[-2000:]}")
 
 
-def _model(url: str) -> str:
-    until = time.monotonic() + 30
+def _model(url: str, patience: float = 30) -> str:
+    until = time.monotonic() + patience
     while True:
         try:
             return httpx.get(f"{url}/v1/models", timeout=10).json()["data"][0]["id"]
