@@ -23,6 +23,8 @@ from harness.targets.pace import Pace
 SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? +(\S+)$")
 POSITION = re.compile(r'position="(\d+)"')
 LONGEST_DETAIL = 600
+AGAIN = 0.2
+"""Seconds until a request whose connection failed is sent again, once."""
 
 
 class OpenAIServer:
@@ -61,6 +63,14 @@ class OpenAIServer:
 
     async def ask(self, ask: Ask) -> Answer:
         """Ask and read to the end. Raises BudgetSpentError, and nothing else."""
+        heard = await self._heard(ask)
+        if heard.is_unheard:
+            # a connection that was kept open may be closed by the server just as it is used again
+            await asyncio.sleep(AGAIN)
+            heard = await self._heard(ask)
+        return heard.answer()
+
+    async def _heard(self, ask: Ask) -> _Heard:
         await self._pace.turn()
         heard = _Heard(sent=self.now)
         try:
@@ -71,7 +81,8 @@ class OpenAIServer:
         except openai.APITimeoutError:
             heard.fails(Fate.HUNG, f"no news for {self._patience:g} s")
         except openai.APIConnectionError as error:
-            heard.fails(Fate.UNREACHABLE, str(error.__cause__ or error))
+            cause = error.__cause__ or error
+            heard.fails(Fate.UNREACHABLE, f"{type(cause).__name__}: {cause}".removesuffix(": "))
         except openai.APIStatusError as error:
             heard.status = error.status_code
             heard.fails(Fate.FAILED if error.status_code >= 500 else Fate.REFUSED, error.message)
@@ -80,7 +91,7 @@ class OpenAIServer:
         except Exception as error:  # noqa: BLE001  whatever a server's bytes make of the client is the answer's fate
             heard.fails(Fate.CUT, f"{type(error).__name__}: {error}")
         heard.ended = self.now
-        return heard.answer()
+        return heard
 
     async def _read(self, ask: Ask, heard: _Heard, clock: asyncio.Timeout) -> None:
         """Every chunk moves the deadline on."""
@@ -172,6 +183,11 @@ class _Heard:
         self._text: list[str] = []
         self._finish_reason: str | None = None
         self._usage: Any = None
+
+    @property
+    def is_unheard(self) -> bool:
+        """The connection failed before anything came over it."""
+        return self.first is None and self._failure is not None and self._failure[0] is Fate.UNREACHABLE
 
     def fails(self, fate: Fate, detail: str) -> None:
         """It ended badly."""
