@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from harness.bench.stats.changepoints import ChangePoint, change_points
+from harness.bench.stats.changepoints import P_VALUE, ChangePoint, change_points
 from harness.bench.stats.estimate import shift_of
 from harness.bench.stats.run import Direction
 from harness.errors import UsageError
@@ -72,7 +72,7 @@ def changes(
     known: Sequence[Acknowledgement] = (),
     *,
     effect: float = 0.05,
-    p_value: float = 0.001,
+    p_value: float = P_VALUE,
 ) -> tuple[Change, ...]:
     """Every change of a series (oldest night first) with its state.
 
