@@ -64,7 +64,7 @@ def energy(series: Array) -> Array:
     """Energy statistic of every split and every end (Matteson and James 2014, alpha = 1); ``[n - 1, n - 1]``.
 
     Entry ``[t - 1, e - 2]`` holds X = series[:t], of l nights, against Y = series[t:e], of m nights:
-    l m / (l + m) (2 mean|x - y| - mean|x - x'| - mean|y - y'|), the last two over distinct pairs; -inf where Y is empty.
+    l m / (l + m) (2 mean|x - y| - mean|x - x'| - mean|y - y'|), the last two over distinct pairs; -inf without a Y.
     The end is free so that a second change further on does not blur the first.
     """
     n = len(series)
