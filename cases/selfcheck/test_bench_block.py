@@ -36,14 +36,15 @@ RUN = [
 DEAD = [replace(record, id=f"d{record.id}", outcome=Outcome.HTTP_ERROR, chunks=()) for record in RUN]
 SETTING = Setting(model_id="tiny", max_concurrency=4, date=datetime(2026, 12, 1))
 KEYS = (
-    "date endpoint_type backend label model_id tokenizer_id num_prompts request_rate burstiness max_concurrency "
-    "duration completed failed total_input_tokens total_output_tokens request_throughput request_goodput output_throughput "
-    "total_token_throughput input_lens output_lens ttfts itls latencies start_times queue_times generated_texts errors "
-    "max_output_tokens_per_s max_concurrent_requests rtfx spec_decode_acceptance_rate spec_decode_acceptance_length "
-    "spec_decode_num_drafts spec_decode_draft_tokens spec_decode_accepted_tokens "
-    "spec_decode_per_position_acceptance_rates mean_ttft_ms median_ttft_ms std_ttft_ms p50_ttft_ms p99_ttft_ms "
-    "mean_tpot_ms median_tpot_ms std_tpot_ms p50_tpot_ms p99_tpot_ms mean_itl_ms median_itl_ms std_itl_ms p50_itl_ms "
-    "p99_itl_ms mean_e2el_ms median_e2el_ms std_e2el_ms p50_e2el_ms p99_e2el_ms specharness"
+    "date endpoint_type backend label model_id tokenizer_id num_prompts request_rate burstiness "
+    "max_concurrency duration completed failed total_input_tokens total_output_tokens request_throughput "
+    "request_goodput output_throughput total_token_throughput input_lens output_lens ttfts itls latencies "
+    "start_times queue_times generated_texts errors max_output_tokens_per_s max_concurrent_requests rtfx "
+    "spec_decode_acceptance_rate spec_decode_acceptance_length spec_decode_num_drafts "
+    "spec_decode_draft_tokens spec_decode_accepted_tokens spec_decode_per_position_acceptance_rates "
+    "mean_ttft_ms median_ttft_ms std_ttft_ms p50_ttft_ms p99_ttft_ms mean_tpot_ms median_tpot_ms "
+    "std_tpot_ms p50_tpot_ms p99_tpot_ms mean_itl_ms median_itl_ms std_itl_ms p50_itl_ms p99_itl_ms "
+    "mean_e2el_ms median_e2el_ms std_e2el_ms p50_e2el_ms p99_e2el_ms specharness"
 ).split()
 
 
