@@ -9,8 +9,10 @@ from server import Server
 
 MIB = 2**20
 MOST_GROWTH = 32 * MIB
-"""Between warm-up and end. Allocator noise of a correct server is a few MiB; a server that keeps a state (72 KiB) or a
-text and its log-probabilities for each request grows by more than that in a minute."""
+"""Between warm-up and end. The size of a correct server goes up and down by 20 MiB over minutes of this load (allocators,
+bodies that are being written); one that keeps 50 KiB for each request grows by more than this in half a minute."""
+WARM_UP = 20
+"""Seconds in which a correct server grows: a run of less than twice that says its sizes and judges none."""
 
 
 class Memory:
@@ -32,16 +34,12 @@ class Memory:
             return {"unknown": "the server is not a process of ours"}
         warm, end = self._ends(seconds)
         start = self._samples[0][1]
-        return {
-            "start": start // MIB,
-            "warm": warm // MIB,
-            "end": end // MIB,
-            "most_growth": MOST_GROWTH // MIB,
-        }
+        most = MOST_GROWTH // MIB if seconds >= 2 * WARM_UP else "not judged: too short"
+        return {"start": start // MIB, "warm": warm // MIB, "end": end // MIB, "most_growth": most}
 
     def faults(self, seconds: float) -> list[tuple[str, str]]:
         """What grew."""
-        if not self._samples:
+        if not self._samples or seconds < 2 * WARM_UP:
             return []
         warm, end = self._ends(seconds)
         if end - warm <= MOST_GROWTH:
