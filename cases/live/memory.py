@@ -9,7 +9,7 @@ from server import Server
 
 MIB = 2**20
 MOST_GROWTH = 32 * MIB
-"""Between warm-up and end. The size of a correct server goes up and down by 20 MiB over minutes of this load (allocators,
+"""Between warm-up and end. A correct server goes up and down by 20 MiB over minutes of this load (allocators,
 bodies that are being written); one that keeps 50 KiB for each request grows by more than this in half a minute."""
 WARM_UP = 20
 """Seconds in which a correct server grows: a run of less than twice that says its sizes and judges none."""
