@@ -13,7 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from cases.selfcheck.bench_runs import SETTING, ms, per_second, run, runs
+from cases.selfcheck.bench_runs import SETTING, START, ms, per_second, run, runs
+from harness.bench.metrics.summary import summarise
+from harness.bench.record import Chunk, Kind, Outcome, RequestRecord
+from harness.bench.result import Setting, result
 from harness.bench.stats.bootstrap import bootstrap_shifts
 from harness.bench.stats.calibrate import Calibration, calibrate, smallest_detectable
 from harness.bench.stats.compare import Comparison, compare, interleaved
@@ -21,6 +24,7 @@ from harness.bench.stats.design import Design, usual_effects
 from harness.bench.stats.estimate import holm, prediction, ratio
 from harness.bench.stats.fingerprint import Incomparable, identity
 from harness.bench.stats.judge import Call, MetricResult
+from harness.bench.stats.of_result import GATED, run_of
 from harness.bench.stats.run import Direction, Run, Validity, Value
 from harness.errors import UsageError
 
@@ -181,7 +185,11 @@ def test_a_throughput_of_zero_is_a_regression() -> None:
     design = Design(effects={"rate": 0.05})
     left = [run({"rate": per_second(100 * value)}) for value in QUIET]
     right = [run({"rate": per_second(0.0)}) for _ in QUIET]
-    assert compare(left, right, design).call is Call.REGRESSION
+    found = compare(left, right, design)
+    assert found.call is Call.REGRESSION
+    estimate = only(found, "rate").seen.estimate
+    assert estimate is not None
+    assert estimate.change[0] == pytest.approx(1.0), "all of it is gone"
 
 
 @pytest.mark.parametrize("validity", [BROKEN, Validity(client_bound=True, why="loop lag 41 ms")])
@@ -447,3 +455,59 @@ def test_usual_effects_allow_percentiles_more() -> None:
 def test_a_value_that_is_no_number_is_refused(value: float) -> None:
     with pytest.raises(UsageError, match="finite"):
         Value(value=value, unit="ms", direction=Direction.LOWER)
+
+
+# Results of a benchmark
+
+
+def measured(records: list[RequestRecord]) -> dict[str, object]:
+    found = result(Setting(model_id="tiny"), records, summarise(records))
+    return json.loads(json.dumps(found, allow_nan=False))  # type: ignore[no-any-return]
+
+
+def stream(at: float, outcome: Outcome = Outcome.COMPLETE) -> RequestRecord:
+    times = (at + 0.1, at + 0.12, at + 0.14) if outcome is Outcome.COMPLETE else ()
+    chunks = tuple(Chunk(at=when, kind=Kind.CONTENT, tokens=1) for when in times)
+    return RequestRecord(
+        id=str(at),
+        scheduled=at,
+        sent=at,
+        closed=at + 0.2,
+        outcome=outcome,
+        chunks=chunks,
+        prompt_tokens=5,
+        completion_tokens=3,
+    )
+
+
+def test_a_result_becomes_a_run_with_units_directions_and_counts() -> None:
+    found = run_of(measured([stream(1.0), stream(2.0)]), fingerprint=SETTING, commit="c", time=START)
+    assert found.validity.comparable
+    assert set(GATED) <= set(found.values), "every gated figure is one that a result has"
+    ttft, rate = found.values["ttft.p99_ms"], found.values["throughput.output"]
+    assert (ttft.value, ttft.quantile, ttft.count, ttft.direction) == (
+        pytest.approx(100),
+        0.99,
+        2,
+        Direction.LOWER,
+    )
+    assert rate.direction is Direction.HIGHER
+    assert found.values["ttft.median_ms"].quantile == 0.5
+    assert not [name for name in found.values if name.endswith((".n", ".std_ms")) or name == "failed"]
+
+
+def test_a_result_of_dead_streams_is_no_improvement() -> None:
+    dead = run_of(measured([stream(1.0, Outcome.CUT)]), fingerprint=SETTING, commit="c", time=START)
+    assert dead.values["ttft.median_ms"].value is None
+    assert not dead.validity.comparable
+    assert "nothing was measured" in dead.validity.why
+    good = run_of(measured([stream(1.0)]), fingerprint=SETTING, commit="c", time=START)
+    assert compare([good] * 3, [dead] * 3, Design(effects=GATED)).call is Call.INCONCLUSIVE
+
+
+def test_a_client_bound_result_says_why_and_another_tool_s_is_refused() -> None:
+    found = measured([stream(1.0)])
+    bound = run_of(found, fingerprint=SETTING, commit="c", time=START, client_bound="loop lag 41 ms")
+    assert str(bound.validity) == "client-bound: loop lag 41 ms"
+    with pytest.raises(UsageError, match="import other tools"):
+        run_of({"completed": 3}, fingerprint=SETTING, commit="c", time=START)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, inf, log, sqrt
+from math import exp, log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ class Estimate:
 
     def as_share(self, shift: float) -> float:
         """A shift as the share by which the candidate is worse."""
-        return shift if self.linear or shift == inf else exp(shift) - 1
+        return shift if self.linear else exp(shift) - 1
 
 
 def ratio(
