@@ -29,7 +29,7 @@ ENDURES    = $(if $(SECONDS),--seconds '$(SECONDS)') $(if $(SEED),--seed '$(SEED
              $(if $(BASE_URL),--base-url '$(BASE_URL)')
 VERDICT    = code=$$?; echo "{\"verb\": \"$@\", \"exit\": $$((code != 0))}"; exit $$code
 
-.PHONY: help repro test matrix explore serve fuzz soak live live-vllm lint doctor
+.PHONY: help repro test matrix explore serve gpu-bench fuzz soak live live-vllm lint doctor
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -64,6 +64,9 @@ fuzz: $(READY) ## wrong requests of every kind for SECONDS=60 against our server
 
 soak: $(READY) ## 200 streams at a time for SECONDS=60 against our server, or BASE_URL=: SEED=
 	@$(NEEDS) $(PY) cases/live/soak.py $(ENDURES) $(ARGS)
+
+gpu-bench: $(READY) ## time the kernels on a GPU beside vLLM's and fla-core's: reports/baselines/gpu.md
+	@$(NEEDS) $(PY) -m harness.cli gpu-bench $(ARGS)
 
 lint: $(READY) ## ruff and mypy alone
 	@$(NEEDS) $(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m mypy; $(VERDICT)

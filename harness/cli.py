@@ -21,6 +21,7 @@ from harness.arguments import add_releases, add_target
 from harness.codec import encode
 from harness.errors import HarnessError, UsageError
 from harness.explore_cli import add_verbs as add_explore_verbs
+from harness.gpu_cli import add_verb as add_gpu_verb
 from harness.live_cli import add_verb as add_live_verb
 from harness.serve_cli import add_verb as add_serve_verb
 
@@ -146,6 +147,7 @@ def _parser() -> argparse.ArgumentParser:
         add_releases(verb)
     add_explore_verbs(verbs, _prepare)
     add_serve_verb(verbs, _prepare)
+    add_gpu_verb(verbs)
     add_live_verb(verbs, _prepare)
 
     listing = verbs.add_parser("list", help="list what exists")

@@ -80,6 +80,9 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "live_verbs": (ANY, ANY),
     "arguments": (set(), set()),
     "console": (set(), {"rich"}),
+    "bench.gpu": ({"errors", "engine", "targets", "targets.upstream"}, ANY),  # kernels, ours and theirs
+    "gpu_cli": ({"gpu_verbs"}, set()),
+    "gpu_verbs": (ANY, ANY),
     "bench": ({"errors", "trace", "targets"}, ANY),
     "report": ({*WORDS, "codec", "check", "live", "repro", "run", "rundir"}, ANY),
     "lab": ({"errors", "scenario"}, {"tokenizers"}),

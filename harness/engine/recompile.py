@@ -29,9 +29,11 @@ class CountingKernels:
         self._variants: dict[str, Variant] = {}
         self.conv_prefill = kernels.conv_prefill
         self.gdn_verify = kernels.gdn_verify
+        self.gdn_replay = kernels.gdn_replay
         self.gdn_prefill = kernels.gdn_prefill
         self.gating = kernels.gating
         self.gated_norm = kernels.gated_norm
+        self.decode = kernels.decode
 
     def conv_update(
         self, x: Tensor, conv_state: Tensor, weight: Tensor, bias: Tensor | None, **rows: Any

@@ -159,3 +159,30 @@ class Kernels(Protocol):
         x, z [N, HV, V]; weight [V]; returns [N, HV, V] in x's dtype.
         """
         ...
+
+    def decode(
+        self,
+        x: Tensor,
+        a: Tensor,
+        b: Tensor,
+        z: Tensor,
+        conv_state: Tensor,
+        conv_weight: Tensor,
+        conv_bias: Tensor | None,
+        A_log: Tensor,
+        dt_bias: Tensor,
+        state: Tensor,
+        norm_weight: Tensor,
+        eps: float,
+        *,
+        state_indices: Tensor,
+    ) -> Tensor:
+        """A layer between its projections, for rows of one token that live in column 0: the four kernels in one.
+
+        x [B, D] raw inputs of the convolution, q, k and v side by side; a, b [B, HV] raw gates; z [B, HV, V];
+        conv_state, conv_weight, conv_bias as in ``conv_update``; A_log, dt_bias [HV]; state [P, HV, V, K];
+        norm_weight [V]; state_indices [B], no live slot twice; returns [B, HV, V] in x's dtype.
+
+        Lines and states are left as by ``conv_update`` and ``gdn_verify`` with one token per row and ``a = 1``.
+        """
+        ...

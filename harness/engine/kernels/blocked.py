@@ -101,12 +101,14 @@ def load_state(place, mask, LANES: tl.constexpr, PAIRS: tl.constexpr):
 
 
 @triton.jit
-def store_state(place, h, mask, LANES: tl.constexpr, PAIRS: tl.constexpr):
+def store_state(place, h, mask, LANES: tl.constexpr, PAIRS: tl.constexpr, CACHE: tl.constexpr):
     """The way back of ``load_state``."""
     line: tl.constexpr = LANES * PAIRS * 2
     h = tl.reshape(h, [h.shape[0], h.shape[1], h.shape[2] // line, PAIRS, LANES, 2])
-    h = tl.reshape(tl.permute(h, 0, 2, 1, 4, 3, 5), [place.shape[0], place.shape[1], place.shape[2], place.shape[3]])
-    tl.store(place, h, mask=mask)
+    h = tl.reshape(
+        tl.permute(h, 0, 2, 1, 4, 3, 5), [place.shape[0], place.shape[1], place.shape[2], place.shape[3]]
+    )
+    tl.store(place, h, mask=mask, cache_modifier=CACHE)
 
 
 @triton.jit
@@ -154,7 +156,7 @@ def columns(old: int, new: int) -> dict[str, int]:
 
 
 def tile(K: int, itemsize: int) -> dict[str, int]:
-    """Sizes of a state's tile as constexprs: K is SEGMENTS lines, a line LANES loads of 16 bytes, a load PAIRS pairs."""
+    """Sizes of a state's tile as constexprs: K is SEGMENTS lines, a line LANES loads, a load PAIRS pairs (16 bytes)."""
     lanes, pairs, block = 4, 8 // itemsize, max(16, cover(K))
     while lanes * pairs * 2 > block:
         lanes //= 2

@@ -21,7 +21,7 @@ from triton.runtime.jit import compute_cache_key, create_function_from_signature
 
 from harness.errors import UsageError
 
-from . import chunk, constexpr_length, conv, conv_prefill, gating, gdn, norm
+from . import chunk, constexpr_length, conv, conv_prefill, decode, gating, gdn, norm, replay
 from .launch import Launch, interpreting
 from .samples import QWEN3_NEXT, Batch, Row, batch
 
@@ -131,6 +131,24 @@ def _launches(sample: Batch) -> list[Launch]:
         constexpr_length.constexpr_length(update, sample.shape.k + 1),
         *conv_prefill.prefill_launches(sample.x, out, *sample.conv()[1:], **sample.prefill()),
         gdn.verify_launch(q, k, v, g, beta, o, state, **sample.verify()),
+        replay.replay_launch(q, k, v, g, beta, o, state, sample.journal, **sample.replay()),
+        decode.decode_launch(
+            sample.x,
+            raw,
+            raw,
+            o,
+            sample.conv_state,
+            sample.weight,
+            sample.bias,
+            sample.g[0],
+            raw[0],
+            state,
+            sample.weight[: sample.shape.V, 0],
+            1e-6,
+            o,
+            torch.zeros(len(sample.rows), sample.shape.H, dtype=torch.int32),
+            state_indices=sample.state_indices[:, 0],
+        ),
         *chunk.prefill_launches(q, k, v, g, beta, o, state, **sample.prefill()),
         gating.gating_launch(raw, raw, sample.g[0], raw[0], g, beta),
         norm.gated_norm_launch(o, v, sample.weight[: sample.shape.V, 0], o, 1e-6),

@@ -29,7 +29,7 @@ def gdn_verify_kernel(
     read_column: tl.constexpr, write_column: tl.constexpr, row_length: tl.constexpr, is_padding: tl.constexpr,
     OLD: tl.constexpr, USED: tl.constexpr, C: tl.constexpr, SHORT: tl.constexpr, STATE_SHORT: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_V: tl.constexpr, SPAN: tl.constexpr,
-    SEGMENTS: tl.constexpr, LANES: tl.constexpr, PAIRS: tl.constexpr,
+    SEGMENTS: tl.constexpr, LANES: tl.constexpr, PAIRS: tl.constexpr, CACHE: tl.constexpr,
 ):  # fmt: skip
     """One program: one row, BLOCK_H value heads, SPAN of their rows in blocks of BLOCK_V."""
     row = tl.program_id(2)
@@ -42,7 +42,9 @@ def gdn_verify_kernel(
     head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     line: tl.constexpr = LANES * PAIRS * 2
     ik = tl.arange(0, SEGMENTS * line)
-    segment = (tl.arange(0, SEGMENTS)[:, None] * line)[None, :, None, :] + tl.arange(0, line)[None, None, None, :]
+    segment = (tl.arange(0, SEGMENTS)[:, None] * line)[None, :, None, :] + tl.arange(0, line)[
+        None, None, None, :
+    ]
     c = tl.arange(0, C)
     of_head = head < HV
     of_key = of_head[:, None] & (ik < K)[None, :]
@@ -69,7 +71,9 @@ def gdn_verify_kernel(
         value = head[:, None] * V + iv[None, :]
         place = state + value[:, None, :, None] * K + segment
         known = of_state & ~is_padding(origin)
-        h = load_state(place + origin.to(tl.int64) * slot_stride, known, LANES, PAIRS)  # [BLOCK_H, BLOCK_V, K]
+        h = load_state(
+            place + origin.to(tl.int64) * slot_stride, known, LANES, PAIRS
+        )  # [BLOCK_H, BLOCK_V, K]
 
         b_v = tl.load(
             v + t[None, :, None] * v_stride + value[:, None, :],
@@ -91,7 +95,7 @@ def gdn_verify_kernel(
             h = h * fade[:, None, None] + u[:, :, None] * b_k
             slot = tl.load(state_indices + write_column(j) * index_column_stride)
             into = place + slot.to(tl.int64) * slot_stride
-            store_state(into, h, of_state & ~is_padding(slot), LANES, PAIRS)
+            store_state(into, h, of_state & ~is_padding(slot), LANES, PAIRS, CACHE)
 
 
 def verify_launch(
@@ -149,6 +153,7 @@ def verify_launch(
             "BLOCK_V": block_v,
             "SPAN": span,
             **tile(K, state.element_size()),
+            "CACHE": ".cs",
         },
         OPTIONS,
     )

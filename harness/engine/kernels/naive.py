@@ -12,10 +12,9 @@ from torch import Tensor
 from harness.errors import EngineError
 
 from .decisions import CORRECT, KernelDecisions
+from .fold import Fold
 from .journal import Journal
 from .rows import Rows
-
-L2_EPS = 1e-6
 
 
 class NaiveKernels:
@@ -104,7 +103,7 @@ class NaiveKernels:
             return out
         table = state_indices[rows.index].long()  # [R, k+1]
         a = num_accepted_tokens[rows.index].long()  # [R]
-        fold = _Fold(q, k, v, g, beta, state.dtype)
+        fold = Fold(q, k, v, g, beta, state.dtype)
         h = _load(state, _select(table, decisions.read_column.naive(a)), decisions)  # [R, HV, V, K]
         for j in range(rows.longest):
             t = rows.tokens(j)
@@ -143,14 +142,14 @@ class NaiveKernels:
         h = _load(state, slot, decisions)  # [R, HV, V, K]
         for j in range(int(a.max())):
             due = (a > j).nonzero().squeeze(1)
-            last = journal.k[slot[due], turn[due], j], journal.v[slot[due], turn[due], j]
-            gates = journal.gates[slot[due], turn[due], j].unbind(-1)
-            fold = _Fold(last[0], *last, *gates, state.dtype)
+            k_j, v_j = journal.k[slot[due], turn[due], j], journal.v[slot[due], turn[due], j]
+            g_j, beta_j = journal.gates[slot[due], turn[due], j].unbind(-1)
+            fold = Fold(k_j, k_j, v_j, g_j, beta_j, state.dtype)
             now = h[due]
             fold.step(now, torch.arange(len(due), device=h.device))
             h[due] = now
         _store(state, slot, h, decisions)
-        fold = _Fold(q, k, v, g, beta, state.dtype)
+        fold = Fold(q, k, v, g, beta, state.dtype)
         for j in range(rows.longest):
             t = rows.tokens(j)
             out[t] = fold.step(h[: len(t)], t).to(out.dtype)
@@ -178,7 +177,7 @@ class NaiveKernels:
         if not rows.longest:
             return out
         slot = state_indices[rows.index].long()  # [R]
-        fold = _Fold(q, k, v, g, beta, state.dtype)
+        fold = Fold(q, k, v, g, beta, state.dtype)
         h = _load(state, slot, CORRECT)  # [R, HV, V, K]
         h[~has_initial_state[rows.index].bool()] = 0
         for j in range(rows.longest):
@@ -197,31 +196,52 @@ class NaiveKernels:
         rms = (x.float().square().mean(-1, keepdim=True) + eps).rsqrt()
         return (x.float() * rms * weight.float() * F.silu(z.float())).to(x.dtype)
 
-
-class _Fold:
-    """The recurrence itself: ``S <- exp(g) S + beta (v - exp(g) S k) k^T`` and ``o = S q``, state first axis V."""
-
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, pool: torch.dtype) -> None:
-        dtype = torch.promote_types(pool, torch.float32)
-        group = v.shape[1] // k.shape[1]
-        self.q = (_unit(q.to(dtype)) * q.shape[-1] ** -0.5).repeat_interleave(group, 1)  # [N, HV, K]
-        self.k = _unit(k.to(dtype)).repeat_interleave(group, 1)  # [N, HV, K]
-        self.v = v.to(dtype)  # [N, HV, V]
-        self.decay = g.to(dtype).exp()  # [N, HV]
-        self.beta = beta.to(dtype)  # [N, HV]
-
-    def step(self, h: Tensor, t: Tensor) -> Tensor:
-        """Advance ``h [r, HV, V, K]`` in place by one token ``t [r]`` per row; return its outputs [r, HV, V]."""
-        k = self.k[t]
-        h *= self.decay[t][:, :, None, None]
-        u = self.beta[t][:, :, None] * (self.v[t] - (h @ k[..., None])[..., 0])  # [r, HV, V]
-        h.addcmul_(u[..., None], k[:, :, None, :])
-        o: Tensor = (h @ self.q[t][..., None])[..., 0]
-        return o
-
-
-def _unit(x: Tensor) -> Tensor:
-    return x * (x.square().sum(-1, keepdim=True) + L2_EPS).rsqrt()
+    def decode(
+        self,
+        x: Tensor,
+        a: Tensor,
+        b: Tensor,
+        z: Tensor,
+        conv_state: Tensor,
+        conv_weight: Tensor,
+        conv_bias: Tensor | None,
+        A_log: Tensor,
+        dt_bias: Tensor,
+        state: Tensor,
+        norm_weight: Tensor,
+        eps: float,
+        *,
+        state_indices: Tensor,
+    ) -> Tensor:
+        """See ``Kernels.decode``: the separate kernels, one after the other."""
+        B, HV, V, K = len(x), *state.shape[1:]
+        one = torch.ones(B, dtype=torch.int32, device=x.device)
+        rows = torch.arange(B + 1, device=x.device)
+        g, beta = self.gating(a, b, A_log, dt_bias)
+        mixed = NaiveKernels.conv_update(
+            self,
+            x,
+            conv_state,
+            conv_weight,
+            conv_bias,
+            query_start_loc=rows,
+            state_indices=state_indices,
+            num_accepted_tokens=one,
+        )
+        q, k, v = mixed.split([(x.shape[1] - HV * V) // 2] * 2 + [HV * V], 1)
+        o = NaiveKernels.gdn_verify(
+            self,
+            q.unflatten(1, (-1, K)),
+            k.unflatten(1, (-1, K)),
+            v.unflatten(1, (HV, V)),
+            g,
+            beta,
+            state,
+            query_start_loc=rows,
+            state_indices=state_indices[:, None],
+            num_accepted_tokens=one,
+        )
+        return self.gated_norm(o, z, norm_weight, eps)
 
 
 def _convolve(

@@ -32,7 +32,7 @@ def gdn_replay_kernel(
     replayed: tl.constexpr, row_length: tl.constexpr, is_padding: tl.constexpr,
     OLD: tl.constexpr, USED: tl.constexpr, C: tl.constexpr, SHORT: tl.constexpr, STATE_SHORT: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_V: tl.constexpr, SPAN: tl.constexpr,
-    SEGMENTS: tl.constexpr, LANES: tl.constexpr, PAIRS: tl.constexpr,
+    SEGMENTS: tl.constexpr, LANES: tl.constexpr, PAIRS: tl.constexpr, CACHE: tl.constexpr,
 ):  # fmt: skip
     """One program: one row, BLOCK_H value heads, SPAN of their rows in blocks of BLOCK_V.
 
@@ -50,7 +50,9 @@ def gdn_replay_kernel(
     head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     line: tl.constexpr = LANES * PAIRS * 2
     ik = tl.arange(0, SEGMENTS * line)
-    segment = (tl.arange(0, SEGMENTS)[:, None] * line)[None, :, None, :] + tl.arange(0, line)[None, None, None, :]
+    segment = (tl.arange(0, SEGMENTS)[:, None] * line)[None, :, None, :] + tl.arange(0, line)[
+        None, None, None, :
+    ]
     c = tl.arange(0, C)
     of_head = head < HV
     of_key = of_head[:, None, None] & (ik < K)[None, None, :]
@@ -111,7 +113,7 @@ def gdn_replay_kernel(
         given = of_value[:, None, :] & query[None, :, None]
         tl.store(out + t[None, :, None] * (HV * V) + value[:, None, :], tl.trans(u, 0, 2, 1), mask=given)
         h = add_matmul(h * fade[:, None, None], u * to_end[:, None, :], x, SHORT, False)
-        store_state(place, h, of_state & (a > 0), LANES, PAIRS)
+        store_state(place, h, of_state & (a > 0), LANES, PAIRS, CACHE)
 
 
 def replay_launch(
@@ -178,6 +180,7 @@ def replay_launch(
             "BLOCK_V": block_v,
             "SPAN": span,
             **tile(K, state.element_size()),
+            "CACHE": ".cs",
         },
         OPTIONS,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import chunk, conv, conv_prefill, gating, gdn, norm, replay
+from . import chunk, conv, conv_prefill, decode, gating, gdn, norm, replay
 from .decisions import CORRECT, KernelDecisions
 from .journal import Journal
 from .launch import interpreting
@@ -176,6 +176,45 @@ class TritonKernels:
         """See ``Kernels.gated_norm``."""
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         norm.gated_norm_launch(x, z, weight, out, eps).run()
+        return out
+
+    def decode(
+        self,
+        x: Tensor,
+        a: Tensor,
+        b: Tensor,
+        z: Tensor,
+        conv_state: Tensor,
+        conv_weight: Tensor,
+        conv_bias: Tensor | None,
+        A_log: Tensor,
+        dt_bias: Tensor,
+        state: Tensor,
+        norm_weight: Tensor,
+        eps: float,
+        *,
+        state_indices: Tensor,
+    ) -> Tensor:
+        """See ``Kernels.decode``."""
+        out = torch.zeros(len(x), *state.shape[1:3], dtype=x.dtype, device=x.device)
+        arrivals = torch.zeros(len(x), state.shape[1], dtype=torch.int32, device=x.device)
+        decode.decode_launch(
+            x,
+            a,
+            b,
+            z,
+            conv_state,
+            conv_weight,
+            conv_bias,
+            A_log,
+            dt_bias,
+            state,
+            norm_weight,
+            eps,
+            out,
+            arrivals,
+            state_indices=state_indices,
+        ).run()
         return out
 
 

@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 
 from harness.engine.batch import Batch
-from harness.engine.kernels.naive import L2_EPS, NaiveKernels
+from harness.engine.kernels.fold import L2_EPS
+from harness.engine.kernels.naive import NaiveKernels
 from harness.engine.linear_layer import LinearLayer, LinearWeights
 from harness.models.config import ModelConfig
 from harness.targets.upstream.extract import extract
