@@ -8,13 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from harness.exchange import Exchange, Fate
 from harness.live.finding import Finding
 from harness.live.transcript import Transcript
 from harness.verdict import Verdict
 
 FACTOR = 10.0
-"""A difference counts from so many times the noise on."""
+"""A difference counts from so many times the usual noise on, of which one place in a hundred has more ..."""
+RARE = 3.0
+"""... and from so many times the largest, which an expert makes that changes at a near tie."""
 LEAST = 1e-4
 """A server whose noise is nil computes in float32, whose logits of about 10 are known to 1e-6: 100 times that."""
 MOST = 0.5
@@ -26,11 +30,13 @@ GRIDS = (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
     """``alone`` and ``together``: the largest difference of a text's scoring alone from another one alone, and from one
-    among others. ``grid``: the step of the server's logits where they are rounded, 0 where they are not."""
+    among others; ``usual`` is what 99 places in 100 stay below. ``grid``: the step of the server's logits where they
+    are rounded, 0 where they are not."""
 
     compared: int
     alone: float
     together: float
+    usual: float
     grid: float
 
     @property
@@ -40,9 +46,10 @@ class Noise:
 
     @property
     def tolerance(self) -> float:
-        """Ten times the noise; rounded logits are known to half a step each, and two of them are compared."""
-        scored = self.alone if self.company_matters else max(self.alone, self.together)
-        return max(FACTOR * scored, FACTOR * self.grid, LEAST)
+        """From where on a difference is none of noise, of the server's rounding, or of float32."""
+        if self.company_matters:
+            return max(FACTOR * self.alone, FACTOR * self.grid, LEAST)
+        return max(FACTOR * self.usual, RARE * max(self.alone, self.together), FACTOR * self.grid, LEAST)
 
     @property
     def gap(self) -> float:
@@ -58,6 +65,7 @@ def measure(transcript: Transcript) -> Noise:
         compared=len(alone) + len(together),
         alone=max(alone, default=0.0),
         together=max(together, default=0.0),
+        usual=float(np.quantile(alone + together, 0.99)) if alone or together else 0.0,
         grid=_grid(transcript),
     )
 
