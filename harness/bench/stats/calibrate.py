@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from harness.bench.stats.design import Design
 from harness.bench.stats.fingerprint import Incomparable, differences, require_same
@@ -142,6 +142,8 @@ def smallest_detectable(sd: float, design: Design) -> float:
 
 
 def _floor(logs: np.ndarray, design: Design) -> Floor:
+    from scipy import stats  # takes a second to import, and only calibrations need it
+
     runs, sd = len(logs), float(logs.std(ddof=1))
     constant = sd < 1e-12  # a trend of equal numbers has no p-value
     return Floor(
