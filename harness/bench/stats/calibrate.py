@@ -104,7 +104,7 @@ def calibrate(runs: Sequence[Run], design: Design) -> Calibration:
     valid = [run for run in runs if run.validity.comparable]
     if len(valid) < FEWEST:
         raise UsageError(
-            f"calibrate: saw {len(valid)} valid runs of {len(runs)}, expected {FEWEST} at least",
+            f"calibrate: saw {len(valid)} valid runs of {len(runs)}, expected {FEWEST} at least{_invalid(runs)}",
             hint="repeat the benchmark; 10 runs know their noise to about a quarter",
         )
     require_same(valid)
@@ -139,6 +139,10 @@ def smallest_detectable(sd: float, design: Design) -> float:
     level = design.alpha_at(pairs) / max(1, len(design.effects))
     reach = special.stdtrit(df, 1 - level) + special.stdtrit(df, design.power)
     return exp(float(reach) * sd * sqrt(2 / pairs)) - 1
+
+
+def _invalid(runs: Sequence[Run]) -> str:
+    return "".join(f"\n  run {run.id}: {run.validity}" for run in runs if not run.validity.comparable)
 
 
 def _floor(logs: np.ndarray, design: Design) -> Floor:
