@@ -16,6 +16,7 @@ from typing import Any
 
 from harness.bench.load.call import CHAT, Call, chat
 from harness.bench.load.clock import Clock
+from harness.bench.load.collector import rarely_collecting
 from harness.bench.load.drive import drive
 from harness.bench.load.shape import Closed
 from harness.bench.load.store import RecordFile
@@ -53,7 +54,8 @@ async def run_ours(name: str, url: str, lengths: Sequence[int], streams: int, fo
             file.keep(record)
             records.append(record)
 
-        await drive(transport, calls_for(lengths), Closed(concurrency=streams), clock, keep)
+        with rarely_collecting():
+            await drive(transport, calls_for(lengths), Closed(concurrency=streams), clock, keep)
     await transport.close()
     return [
         Seen(

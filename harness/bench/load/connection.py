@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import Any
 
 import httptools
@@ -20,9 +21,32 @@ AFTER_DONE = 1.0
 class Connection(asyncio.Protocol):
     """One request at a time. Methods with ``on_`` are httptools' callbacks, in the order in which they happen."""
 
+    __slots__ = (
+        "_at",
+        "_clock",
+        "_done_at",
+        "_framer",
+        "_headers",
+        "_heard",
+        "_in_this_read",
+        "_keeps",
+        "_loop",
+        "_origin",
+        "_over",
+        "_parser",
+        "_refused",
+        "_reply",
+        "_served",
+        "_streams",
+        "_transport",
+        "ended",
+        "was_stale",
+    )
+
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop
         self._clock = clock
+        self._origin = clock.origin
         self._transport: Any = None
         self._parser = httptools.HttpResponseParser(self)
         self._reply: Reply | None = None
@@ -32,8 +56,7 @@ class Connection(asyncio.Protocol):
         self._refused = bytearray()
         self._streams = False
         self._heard = False  # any byte of this answer
-        self._news = 0.0  # when its latest bytes came
-        self._at = 0.0
+        self._at = 0.0  # when its latest bytes came, or it was asked
         self._done_at: float | None = None
         self._in_this_read = 0
         self._keeps = False
@@ -53,7 +76,7 @@ class Connection(asyncio.Protocol):
         self._headers, self._refused = {}, bytearray()
         self._streams = self._heard = self._keeps = self.was_stale = False
         self._done_at = None
-        self._news = self._clock.now()
+        self._at = self._clock.now()
         self._transport.write(message)
         return self._over
 
@@ -65,7 +88,7 @@ class Connection(asyncio.Protocol):
         if self._done_at is not None:
             if now - self._done_at > AFTER_DONE:
                 self._end(self._done_at)
-        elif now - self._news > silence:
+        elif now - self._at > silence:
             reply.fails(Outcome.TIMEOUT, f"no byte for {silence:g} s")
             self._end(now)
         elif now - reply.sent > total:
@@ -83,7 +106,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """asyncio's callback. The clock is read first."""
-        self._at = self._news = at = self._clock.now()
+        self._at = at = monotonic() - self._origin
         reply = self._reply
         if reply is None:  # bytes that nobody asked for: nothing more is believed of this connection
             self._keeps = False

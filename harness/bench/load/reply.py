@@ -12,11 +12,10 @@ from typing import Any
 import msgspec
 
 from harness.bench.load.call import Call
+from harness.bench.load.ending import TOKENS, Row, settled, verdict
 from harness.bench.load.sse import Event
-from harness.bench.load.wire import ABORTED, DECODER, Choice, Packet, Usage, message_of
-from harness.bench.record import Chunk, Kind, Outcome, RequestRecord
-
-LONGEST_DETAIL = 600
+from harness.bench.load.wire import ABORTED, DECODER, LONGEST_DETAIL, Choice, Delta, Packet, Usage, error_in
+from harness.bench.record import Kind, Outcome, RequestRecord
 
 
 class Reply:
@@ -48,7 +47,7 @@ class Reply:
         self.status: int | None = None
         self.connect: float | None = None
         self.done = False
-        self._chunks: list[tuple[float, Kind, int | None, int | None, bool]] = []  # with the usage so far
+        self._chunks: list[Row] = []
         self._failure: tuple[Outcome, str] | None = None
         self._finish_reason: str | None = None
         self._text: list[str] = []
@@ -65,22 +64,47 @@ class Reply:
             self._failure = outcome, detail[:LONGEST_DETAIL]
 
     def reads(self, event: Event, at: float, coalesced: bool) -> None:
-        """The next event. What follows ``[DONE]`` is no part of the answer."""
+        """The next event. What follows ``[DONE]`` is no part of the answer.
+
+        Nearly every event is one choice and nothing else: that way through is short, and the CPU of a chunk is here.
+        """
         if self.done:
             return
-        if event.data == b"[DONE]":
-            self.ends(at, coalesced)
-            return
+        name, data = event
         try:
-            packet = DECODER.decode(event.data)
+            packet = DECODER.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            said = event.data[:200].decode(errors="replace")
-            if event.name == b"error":
-                self.fails(Outcome.IN_BAND_ERROR, said)
-            elif event.name in (b"", b"message"):  # other names are other people's: pings, progress
-                self.fails(Outcome.IN_BAND_ERROR, f"an event cannot be read ({error}): {said}")
+            self._reads_no_packet(name, data, at, coalesced, error)
             return
-        self.takes(packet, at, coalesced, named_error=event.name == b"error", raw=event.data)
+        choices = packet.choices
+        if (
+            choices
+            and len(choices) == 1
+            and packet.usage is None
+            and packet.metrics is None
+            and packet.error is None
+            and not name
+        ):
+            kind, tokens = self._hears(choices[0])
+            if kind is not None:
+                self._chunks.append((at, kind, tokens, None, coalesced))
+        elif (not choices or name or packet.error is not None) and (
+            (said := error_in(data, is_named=name == b"error")) is not None
+        ):
+            self.fails(Outcome.IN_BAND_ERROR, said)
+        else:
+            self.takes(packet, at, coalesced)
+
+    def _reads_no_packet(
+        self, name: bytes, data: bytes, at: float, coalesced: bool, error: Exception
+    ) -> None:
+        if data == b"[DONE]":
+            self.ends(at, coalesced)
+        elif name == b"error":
+            self.fails(Outcome.IN_BAND_ERROR, error_in(data, is_named=True) or "")
+        elif name in (b"", b"message"):  # other names are other people's: pings, progress
+            said = data[:200].decode(errors="replace")
+            self.fails(Outcome.IN_BAND_ERROR, f"an event cannot be read ({error}): {said}")
 
     def ends(self, at: float, coalesced: bool) -> None:
         """``[DONE]`` came."""
@@ -89,33 +113,23 @@ class Reply:
 
     def reads_rest(self, event: Event, at: float, coalesced: bool) -> None:
         """What the stream's end left without its empty line: believed if it is whole, and no error if it is not."""
-        if event.data == b"[DONE]" or _is_whole(event.data):
+        if event[1] == b"[DONE]" or _is_whole(event[1]):
             self.reads(event, at, coalesced)
 
     def is_no_stream(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         """The server answered with a document: an error, or an answer that it did not stream."""
-        said = body[:LONGEST_DETAIL].decode(errors="replace")
-        try:
-            packet = DECODER.decode(body)
-            is_error = packet.error is not None or packet.object == "error"
-            said = message_of(packet, body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            is_error = False
+        said = error_in(body)
+        words = said or body[:LONGEST_DETAIL].decode(errors="replace")
         if status != 200:
             where = f" (to {headers['location']})" if "location" in headers else ""
-            self.fails(Outcome.HTTP_ERROR, f"HTTP {status}{where}: {said}")
-        elif is_error:
+            self.fails(Outcome.HTTP_ERROR, f"HTTP {status}{where}: {words}")
+        elif said is not None:
             self.fails(Outcome.IN_BAND_ERROR, said)
         else:
-            self.fails(Outcome.CUT, f"an answer without a stream: {said}")
+            self.fails(Outcome.CUT, f"an answer without a stream: {words}")
 
-    def takes(
-        self, packet: Packet, at: float, coalesced: bool, *, named_error: bool = False, raw: bytes = b""
-    ) -> None:
-        """A decoded event."""
-        if named_error or packet.error is not None or packet.object == "error":
-            self.fails(Outcome.IN_BAND_ERROR, message_of(packet, raw))
-            return
+    def takes(self, packet: Packet, at: float, coalesced: bool) -> None:
+        """A decoded event that is no error."""
         usage = packet.usage
         if usage is not None:
             self._usage = usage
@@ -132,51 +146,52 @@ class Reply:
 
     def _hears(self, choice: Choice) -> tuple[Kind | None, int | None]:
         """What a choice is, and how many tokens it says it holds. ``None``: it is nothing, such as a heartbeat."""
-        reason, ids, delta = choice.finish_reason, choice.token_ids, choice.delta
+        reason, ids, delta, logprobs = choice.finish_reason, choice.token_ids, choice.delta, choice.logprobs
+        text = choice.text if delta is None else delta.content
         tokens = None if ids is None else len(ids)
-        if tokens is None and choice.logprobs is not None:
-            tokens = choice.logprobs.count
         if ids:
             self._token_ids += ids
+        if tokens is None and logprobs is not None:
+            tokens = logprobs.count
+        if text:
+            self._text.append(text)
         if reason is not None:
             self._finish_reason = reason
             if reason in ABORTED:
                 self.fails(Outcome.IN_BAND_ERROR, f"finish reason {reason}")
-        kind: Kind | None = None
-        if delta is None:
-            text = choice.text
-            if text:
-                self._text.append(text)
-                kind = Kind.CONTENT
-            elif text is not None and reason is None and tokens is None:
-                kind = Kind.CONTENT  # a token without a letter of its own: vLLM sends no other empty chunk
-        elif text := delta.content or delta.refusal:
-            self._text.append(text)
-            kind = Kind.CONTENT
-        elif text := delta.reasoning or delta.reasoning_content:
-            kind = Kind.REASONING
-        elif delta.tool_calls or delta.function_call is not None:
-            kind = Kind.TOOL
-        elif delta.role is not None:
-            kind = Kind.ROLE
-        elif delta.content is not None and reason is None and tokens is None:
-            kind = Kind.CONTENT
-        if delta is not None:
-            if thought := delta.reasoning or delta.reasoning_content:
-                self._reasoning.append(thought)
-            if delta.tool_calls:
-                self._tools += delta.tool_calls
+        kind = self._kind_of(delta) if delta is not None else None
+        if text:
+            return Kind.CONTENT, tokens
         if tokens and (kind is None or kind is Kind.ROLE):
             return Kind.CONTENT, tokens
-        if kind is None and reason is not None:
-            return Kind.FINISH, None
-        return kind, tokens if kind is not None and kind.has_tokens else None
+        if kind is None:
+            if reason is not None:
+                return Kind.FINISH, None
+            # Empty text and nothing else is a token without a letter of its own: vLLM sends no other empty chunk.
+            return (Kind.CONTENT, None) if text is not None and tokens is None else (None, None)
+        return kind, tokens if kind in TOKENS else None
+
+    def _kind_of(self, delta: Delta) -> Kind | None:
+        """What a delta is beside its content; its words are kept."""
+        if delta.reasoning is None and delta.reasoning_content is None:
+            if delta.tool_calls is None and delta.role is None and delta.function_call is None:
+                return None
+        elif thought := delta.reasoning or delta.reasoning_content:
+            self._reasoning.append(thought)
+            return Kind.REASONING
+        if delta.tool_calls:
+            self._tools += delta.tool_calls
+            return Kind.TOOL
+        if delta.function_call is not None:
+            return Kind.TOOL
+        return None if delta.role is None else Kind.ROLE
 
     def record(self, closed: float) -> RequestRecord:
         """All of it, when the stream is over."""
-        chunks = self._settled()
-        outcome, detail = self._outcome(chunks)
         usage = self._usage
+        claimed = None if usage is None else usage.completion_tokens
+        chunks = settled(self._chunks)
+        outcome, detail = self._failure or verdict(self._finish_reason, self.done, claimed, chunks)
         extra = dict(self.call.extra)
         if self.connect is not None:
             extra["connect_s"] = f"{self.connect:.6f}"
@@ -197,7 +212,7 @@ class Reply:
             finish_reason=self._finish_reason,
             prompt_tokens=None if usage is None else usage.prompt_tokens,
             cached_tokens=None if details is None else details.cached_tokens,
-            completion_tokens=None if usage is None else usage.completion_tokens,
+            completion_tokens=claimed,
             requested_tokens=self.call.requested_tokens,
             guide=self.call.guide,
             text="".join(self._text),
@@ -207,43 +222,6 @@ class Reply:
             warm_up=self.call.warm_up,
             extra=extra,
         )
-
-    def _settled(self) -> tuple[Chunk, ...]:
-        """The chunks, with token counts out of running usage where nothing better tells.
-
-        Usage on the last chunk alone is the total and no count of that chunk: it runs only if the first one had it.
-        """
-        rows = self._chunks
-        first = next((used for _, kind, _, used, _ in rows if kind.has_tokens), None)
-        runs = first is not None and all(row[2] is None for row in rows)
-        chunks, so_far = [], 0
-        for at, kind, tokens, used, coalesced in rows:
-            if runs and used is not None:
-                tokens, so_far = used - so_far, used
-                if not kind.has_tokens:
-                    kind, tokens = (Kind.CONTENT, tokens) if tokens else (kind, None)
-            chunks.append(Chunk(at=at, kind=kind, tokens=tokens, coalesced=coalesced))
-        return tuple(chunks)
-
-    def _outcome(self, chunks: tuple[Chunk, ...]) -> tuple[Outcome, str]:
-        if self._failure is not None:
-            return self._failure
-        if self._finish_reason is None:
-            return Outcome.CUT, "the stream ended without a finish reason"
-        if not self.done:
-            return Outcome.CUT, "the stream ended without [DONE]"
-        claimed = None if self._usage is None else self._usage.completion_tokens
-        if claimed is None:
-            return Outcome.NO_USAGE, "the server counted no completion tokens"
-        came = [chunk for chunk in chunks if chunk.kind.has_tokens]
-        counted = [chunk.tokens for chunk in came if chunk.tokens is not None]
-        if came and len(counted) == len(came) and sum(counted) != claimed:
-            return Outcome.USAGE_DIFFERS, f"usage says {claimed} tokens, the chunks hold {sum(counted)}"
-        if all(chunk.kind is Kind.CONTENT for chunk in came) and len(came) > claimed:
-            return Outcome.USAGE_DIFFERS, f"usage says {claimed} tokens, and {len(came)} chunks came"
-        if not came and claimed > 1:  # one may be the end of the text, which has no chunk
-            return Outcome.USAGE_DIFFERS, f"usage says {claimed} tokens, and no chunk came"
-        return Outcome.COMPLETE, ""
 
 
 def _is_whole(data: bytes) -> bool:

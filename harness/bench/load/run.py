@@ -7,7 +7,6 @@ result = run_load(plan, folder)
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from pathlib import Path
 from harness.bench.load.arrivals import offered_rate
 from harness.bench.load.call import Call
 from harness.bench.load.clock import Clock
+from harness.bench.load.collector import rarely_collecting
 from harness.bench.load.drive import drive
 from harness.bench.load.health import Bounds, Health, Pulse, Pulses, merged
 from harness.bench.load.shape import Closed, Open, Shape
@@ -136,23 +136,21 @@ async def run_here(
             if plan.warm_up:
                 warm = [replace(call, warm_up=True) for call in plan.warm_up]
                 await drive(transport, warm, Closed(concurrency=_places(plan)), clock, file.keep)
-            gc.collect()
-            gc.freeze()  # what is there stays there; the collector need not walk it while the clock runs
-            begin = clock.now() + HEAD_START if gate is None else await gate()
-            pulse.start()
-            try:
-                await drive(
-                    transport,
-                    plan.calls,
-                    plan.shape,
-                    clock,
-                    file.keep,
-                    begin=begin,
-                    dispatched=pulse.dispatched,
-                )
-            finally:
-                pulses = pulse.stop()
-                gc.unfreeze()
+            with rarely_collecting():
+                begin = clock.now() + HEAD_START if gate is None else await gate()
+                pulse.start()
+                try:
+                    await drive(
+                        transport,
+                        plan.calls,
+                        plan.shape,
+                        clock,
+                        file.keep,
+                        begin=begin,
+                        dispatched=pulse.dispatched,
+                    )
+                finally:
+                    pulses = pulse.stop()
         finally:
             if teller is not None:
                 teller.cancel()

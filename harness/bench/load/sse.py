@@ -7,16 +7,12 @@ U+0085 are letters of a JSON string, and splitting text at them loses a chunk si
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 BOM = b"\xef\xbb\xbf"
 
 
-class Event(NamedTuple):
-    """One event; ``name`` is empty where the server gave none."""
-
-    name: bytes
-    data: bytes
+Event = tuple[bytes, bytes]
+"""The name, empty where the server gave none, and the data."""
 
 
 class Framer:
@@ -39,7 +35,7 @@ class Framer:
             and b"\r" not in data
         ):
             self._begun, self._after_cr = True, False
-            return (Event(b"", data[6:-2]),)
+            return ((b"", data[6:-2]),)
         if not data:
             return ()
         if self._after_cr or b"\r" in data:
@@ -74,4 +70,4 @@ class Framer:
                 lines.append(value.removeprefix(b" "))
             elif key == b"event":
                 name = value.removeprefix(b" ")
-        return Event(name, b"\n".join(lines)) if lines else None
+        return (name, b"\n".join(lines)) if lines else None

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+LONGEST_DETAIL = 600
 ABORTED = frozenset({"abort", "error"})
 """Finish reasons of an engine that gave up: no answer, however tidily its stream ends."""
 
@@ -17,7 +18,6 @@ class Delta(msgspec.Struct, gc=False):
     content: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
-    refusal: str | None = None
     tool_calls: list[Any] | None = None
     function_call: Any = None
 
@@ -73,22 +73,36 @@ class Metrics(msgspec.Struct, gc=False):
 
 
 class Packet(msgspec.Struct, gc=False):
-    """One event's payload; ``error`` and ``object == "error"`` are the two ways to say that it failed."""
+    """One event's payload. What it is called and by which model is not read: it is the same in every chunk."""
 
     choices: list[Choice] | None = None
     usage: Usage | None = None
     metrics: Metrics | None = None
-    object: str | None = None
     error: Any = None
-    message: str | None = None
+
+
+class Failure(msgspec.Struct, gc=False):
+    """A payload that may be an error: ``error``, or ``object == "error"`` with a message beside it."""
+
+    error: Any = None
+    object: Any = None
+    message: Any = None
 
 
 DECODER = msgspec.json.Decoder(Packet)
+_FAILURE = msgspec.json.Decoder(Failure)
 
 
-def message_of(packet: Packet, raw: bytes) -> str:
-    """The words of an error: the ``message`` inside, or all of it."""
-    told: Any = packet.message if packet.error is None else packet.error
-    if isinstance(told, dict):
-        told = told.get("message") or told
-    return str(told) if told else raw[:200].decode(errors="replace")
+def error_in(payload: bytes, *, is_named: bool = False) -> str | None:
+    """The words of an error; ``None``: it is none. ``is_named``: its event was called error, whatever it holds."""
+    said = payload[:LONGEST_DETAIL].decode(errors="replace")
+    try:
+        told = _FAILURE.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return said if is_named else None
+    if not is_named and told.error is None and told.object != "error":
+        return None
+    words = told.message if told.error is None else told.error
+    if isinstance(words, dict):
+        words = words.get("message") or words
+    return str(words)[:LONGEST_DETAIL] if words else said
