@@ -16,6 +16,7 @@ class EngineConfig:
 
     ``capture_sizes`` are the token counts that a captured graph would be padded to; empty: no padding. ``regime``
     says whether a step is planned before the one before it is over (``placeholder``) or behind it (``trim``).
+    ``most_requests``: no more than so many will ever be there, so that no more slots are made; ``None``: any number.
     ``reverse_rows`` composes every batch in the opposite order, which must change nothing (A/A runs).
     """
 
@@ -23,6 +24,7 @@ class EngineConfig:
     token_budget: int = 512
     max_model_len: int = 512
     max_num_seqs: int = 64
+    most_requests: int | None = None
     regime: str = "trim"
     prefix_caching: bool = False
     block_size: int = 16
@@ -39,7 +41,8 @@ class EngineConfig:
     @property
     def num_slots(self) -> int:
         """State slots: k + 1 for every request, those of the prefix cache, and the null slot."""
-        return 1 + self.max_num_seqs * (self.k + 1) + self.num_snapshots
+        owners = min(self.max_num_seqs, self.most_requests or self.max_num_seqs)
+        return 1 + owners * (self.k + 1) + self.num_snapshots
 
     @property
     def num_snapshots(self) -> int:

@@ -60,6 +60,7 @@ class EmbeddedTarget:
             token_budget=scenario.token_budget,
             max_model_len=scenario.max_model_len,
             max_num_seqs=scenario.max_num_seqs,
+            most_requests=2 * len(scenario.requests),  # every byte of a pool is compared after every step
             regime=scenario.regime,
             prefix_caching=scenario.prefix_caching,
             block_size=scenario.block_size,
