@@ -94,11 +94,13 @@ def _result(theirs: Mapping[str, Any], metrics: Mapping[str, float | None]) -> d
     """What vLLM's keys have an equal for: no ITL (no gap between chunks is kept), no end-to-end latency."""
 
     def total(name: str) -> float | None:
-        return number(table(table(theirs.get(name)).get("successful")).get("total_sum"))
+        good = table(table(theirs.get(name)).get("successful"))
+        return number(good.get("total_sum")) if metrics["completed"] else None
 
     found: dict[str, Any] = {
         "completed": metrics["completed"],
         "failed": metrics["failed"],
+        "duration": metrics["duration_s"],
         "total_input_tokens": total("prompt_token_count"),
         "total_output_tokens": total("output_token_count"),
         "request_throughput": metrics.get("throughput.request"),

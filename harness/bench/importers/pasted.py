@@ -1,4 +1,4 @@
-"""The block that `vllm bench serve` prints, as people paste it: both label sets, quoted, coloured, indented."""
+"""The block that `vllm bench serve` prints, as people paste it: every label set, SGLang's too, quoted, coloured ..."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 
 from harness.bench import labels
 from harness.bench.importers.imported import Imported
+from harness.bench.importers.sglang import from_sglang
 from harness.bench.importers.vllm import NOTES, metrics_of_vllm, warnings_of
 from harness.errors import UsageError
 
@@ -13,7 +14,16 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _LINE = re.compile(r"^(?P<label>.+?:)\s+(?P<value>-?\d[\d,]*(?:\.\d+)?|n/a|nan)\s*$")
 _PERCENTILE = re.compile(r"P(?P<q>\d+(\.\d+)?) (?P<word>.+) \(ms\):")
 _POSITION = re.compile(r"Position (?P<place>\d+):")
-_SECTIONS = labels.CLOCKS["current"]
+_BACKEND = re.compile(r"^Backend:\s+(\S+)$")
+_SGLANG = {
+    "Max request concurrency:": "max_concurrency",
+    "Concurrency:": "concurrency",
+    "Accept length:": "accept_length",
+}
+_SECTIONS = (
+    *labels.CLOCKS["current"],
+    labels.Section(header="End-to-End Latency", word="E2E Latency", clock="e2e_latency"),
+)
 _KEYS = {
     line.label.lower(): line
     for line in (*labels.HEAD["vllm-0.10.2"], *labels.HEAD["current"], *labels.DRAFTS)
@@ -43,7 +53,9 @@ def _block(piece: str, place: int) -> Imported:
         line = raw.strip().lstrip(">|").strip()
         if line and set(line) == {"="}:
             break
-        if found := _LINE.match(line):
+        if backend := _BACKEND.match(line):
+            result["backend"] = backend[1]
+        elif found := _LINE.match(line):
             _take(found["label"], _value(found["value"]), result, positions)
     if "completed" not in result:
         raise UsageError(f"block {place + 1}: saw no 'Successful requests:', expected a whole block")
@@ -51,6 +63,9 @@ def _block(piece: str, place: int) -> Imported:
         result[labels.POSITIONS] = [
             None if (rate := positions.get(at)) is None else rate / 100 for at in range(max(positions) + 1)
         ]
+    if "backend" in result:  # only SGLang's block names it
+        result["total_throughput"] = result.pop("total_token_throughput", None)
+        return from_sglang(result)
     metrics = metrics_of_vllm(result)
     return Imported(tool="vllm", metrics=metrics, result=result, warnings=warnings_of(metrics), notes=NOTES)
 
@@ -60,6 +75,8 @@ def _take(
 ) -> None:
     if line := _KEYS.get(label.lower()):
         result[line.key] = int(value) if line.whole and value is not None else value
+    elif key := _SGLANG.get(label):
+        result[key] = value
     elif position := _POSITION.fullmatch(label):
         positions[int(position["place"])] = value
     elif percentile := _PERCENTILE.fullmatch(label):
