@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -172,6 +173,9 @@ def test_an_acknowledged_change_is_known_and_only_that_one() -> None:
     told = Acknowledgement(metric="tpot", commit=f"{40:07x}", reason="exact rollback costs this")
     first, second = changes("tpot", nights(values), Direction.LOWER, [told])
     assert (first.state, first.reason) == (State.KNOWN, told.reason)
+    longer = Acknowledgement(metric="tpot", commit=f"{40:07x}" + "0" * 33, reason="in full")
+    short = [replace(night, commit=night.commit[:8]) for night in nights(values)]
+    assert changes("tpot", short, Direction.LOWER, [longer])[0].state is State.KNOWN
     assert second.state is State.NEW
     assert [one.state for one in changes("ttft", nights(values), Direction.LOWER, [told])] == [State.NEW] * 2
 

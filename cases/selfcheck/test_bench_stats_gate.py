@@ -12,12 +12,14 @@ import pytest
 from scipy import stats
 
 from cases.bench.gate_nights import DESIGN, MODES, Mode, bounds, tally
-from cases.selfcheck.bench_runs import SETTING, ms, run, runs
+from cases.selfcheck.bench_runs import SETTING, START, ms, run, runs
 from harness.bench.stats.design import Design
 from harness.bench.stats.gate import GateReport, gate
 from harness.bench.stats.judge import Call
-from harness.bench.stats.run import Run, Validity
-from harness.bench.stats.simulate import Night, Noise
+from harness.bench.stats.run import Direction, Run, Validity
+from harness.bench.stats.simulate import Night as Simulated
+from harness.bench.stats.simulate import Noise
+from harness.bench.stats.states import Acknowledgement, Night, changes
 from harness.bench.stats.summary import as_json, junit, markdown
 
 TPOT = Design(effects={"tpot": 0.05})
@@ -78,6 +80,12 @@ def test_nights_before_a_step_are_no_baseline() -> None:
     assert (report.exit_code, report.nights) == (0, 12)
 
 
+def test_the_newest_nights_are_the_baseline() -> None:
+    past = runs([10.0, 10.1] * 4 + [10.2, 10.3] * 4)
+    report = gate(tonight(10.2), past, Design(effects={"tpot": 0.05}, window=8))
+    assert (report.nights, report.results[0].seen.baseline) == (8, pytest.approx(10.25))
+
+
 def test_runs_of_one_night_count_once() -> None:
     """Eight nights of five equal runs know no more than eight nights."""
     past = [
@@ -113,9 +121,10 @@ def test_a_night_without_a_valid_number_passes_nothing(runs_of_tonight: list[Run
     assert report.why
 
 
-def test_tonight_is_not_its_own_baseline() -> None:
+def test_neither_tonight_nor_what_came_after_it_is_a_baseline() -> None:
     night = tonight(10.0)
-    assert gate(night, [*runs(PAST[:7]), *night], TPOT).exit_code == 125
+    later = runs(PAST, first_day=41)
+    assert gate(night, [*runs(PAST[:7]), *night, *later], TPOT).exit_code == 125
 
 
 # What it leaves
@@ -141,6 +150,16 @@ def test_markdown_shows_numbers_and_lets_nothing_out_of_its_cell() -> None:
 def test_junit_counts_what_failed_and_what_was_not_shown() -> None:
     suite = ElementTree.fromstring(junit(report_with("tpot\x00")))
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("1", "1", "0")
+    level = np.repeat([10.0, 11.0, 13.0], 20)
+    points = [Night(time=START, commit=f"{at:08x}", value=float(v)) for at, v in enumerate(level)]
+    told = Acknowledgement(metric="tpot", commit=f"{20:08x}", reason="wanted")
+    found = changes("tpot", points, Direction.LOWER, [told])
+    both = ElementTree.fromstring(junit(report_with("tpot"), found))
+    assert (both.get("tests"), both.get("failures"), both.get("skipped")) == ("3", "2", "1")
+    text = markdown(report_with("tpot"), found)
+    assert "| known | tpot | +10.0% |" in text
+    assert "| new | tpot | +18.2% |" in text
+    assert f"{39:08x}..{40:08x}" in text
     empty = ElementTree.fromstring(junit(gate([], [], TPOT)))
     assert (empty.get("tests"), empty.get("failures"), empty.get("skipped")) == ("1", "0", "1")
 
@@ -176,7 +195,7 @@ def naive_alarms(nights: int, noise: Noise) -> int:
     rng = np.random.default_rng(1)
     hits = 0
     for number in range(nights):
-        night = Night(number, noise, rng)
+        night = Simulated(number, noise, rng)
         left, right = night.run().number("tpot_mean"), night.run().number("tpot_mean")
         assert left is not None
         assert right is not None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
 import numpy as np
 
 from harness.bench.stats.calibrate import Calibration
 from harness.bench.stats.changepoints import change_points
-from harness.bench.stats.compare import Measure, interleaved
+from harness.bench.stats.compare import Comparison, Measure, interleaved
 from harness.bench.stats.design import Design
 from harness.bench.stats.estimate import Array, Estimate, prediction
 from harness.bench.stats.fingerprint import Difference, differences, require_same
@@ -41,6 +41,19 @@ class GateReport:
         """0 nothing worse, 1 a regression, 125 nothing shown."""
         return self.call.exit_code
 
+    @staticmethod
+    def of(found: Comparison) -> GateReport:
+        """A comparison in the same form, so that it can be written in the same ways."""
+        left, right = len(found.baseline), len(found.candidate)
+        return GateReport(
+            call=found.call,
+            why=_reasons(found.call, found.results) or "; ".join(found.refused),
+            against=f"{left} runs" if left == right else f"{left} runs for {right}",
+            results=found.results,
+            pairs=min(left, right),
+            refused=found.refused,
+        )
+
 
 def gate(
     tonight: Sequence[Run],
@@ -63,7 +76,10 @@ def gate(
     require_same(valid)
     if calibration:
         calibration.require_fits(valid[0])
-    past = [run for run in nights if run.validity.comparable and run.id not in {one.id for one in valid}]
+    tonight_began = min(
+        run.time for run in valid
+    )  # an old night that is judged again has later ones after it
+    past = [run for run in nights if run.validity.comparable and run.time < tonight_began]
     fitting = [run for run in past if not differences(valid[0].fingerprint, run.fingerprint)]
     newest = max(past, key=lambda run: run.time, default=None)
     differs = differences(valid[0].fingerprint, newest.fingerprint) if newest and not fitting else ()
@@ -78,14 +94,11 @@ def gate(
         return GateReport(
             call=Call.INCONCLUSIVE, why=why, against="too few nights", refused=refused, differs=differs
         )
-    found = interleaved(measure, design, calibration)
-    return GateReport(
-        call=found.call,
-        why=_reasons(found.call, found.results) or "; ".join(found.refused),
-        against=f"{len(found.baseline)} interleaved pairs with the baseline",
-        results=found.results,
+    found = GateReport.of(interleaved(measure, design, calibration))
+    return replace(
+        found,
+        against=f"{found.pairs} interleaved pairs with the baseline",
         nights=len(window) if screened else 0,
-        pairs=len(found.baseline),
         refused=refused + found.refused,
         differs=differs,
     )

@@ -15,6 +15,9 @@ from harness.bench.stats.estimate import shift_of
 from harness.bench.stats.run import Direction
 from harness.errors import UsageError
 
+SHORTEST = 7
+"""Digits of a commit, at least: a shorter prefix may fit commits of other years."""
+
 
 class State(enum.Enum):
     """What became of a change. ``BETTER``: it was none to worry about."""
@@ -115,9 +118,9 @@ def _acknowledgement(path: Path, at: int, table: Mapping[str, Any]) -> Acknowled
             f"{path}, [[known]] number {at}: saw {seen}, expected metric, commit and reason as text",
             hint="see docs/history-and-gate.md",
         )
-    if len(table["commit"]) < 7:
+    if len(table["commit"]) < SHORTEST:
         raise UsageError(
-            f"{path}, [[known]] number {at}: saw commit {table['commit']!r}, expected 7 digits at least",
+            f"{path}, [[known]] number {at}: saw commit {table['commit']!r}, expected {SHORTEST} digits at least",
             hint="a shorter prefix may fit commits of other years",
         )
     return Acknowledgement(metric=table["metric"], commit=table["commit"], reason=table["reason"])
@@ -141,7 +144,7 @@ def _change(
             one
             for one in known
             if one.metric == metric
-            and any(night.commit.startswith(one.commit) for night in nights[first - 1 : last + 1])
+            and any(_is_same(night.commit, one.commit) for night in nights[first - 1 : last + 1])
         ),
         None,
     )
@@ -161,3 +164,8 @@ def _change(
         fixed_by=nights[mended.index].commit if mended and state is State.FIXED else None,
         reason=told.reason if told else "",
     )
+
+
+def _is_same(left: str, right: str) -> bool:
+    """Whether one is a prefix of the other, long enough to mean it."""
+    return min(len(left), len(right)) >= SHORTEST and (left.startswith(right) or right.startswith(left))

@@ -37,8 +37,11 @@ def markdown(report: GateReport, changes: Sequence[Change] = ()) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def junit(report: GateReport) -> str:
-    """JUnit XML: a test case per metric; a regression fails, what was not shown or only observed is skipped."""
+def junit(report: GateReport, changes: Sequence[Change] = ()) -> str:
+    """JUnit XML: a test case per metric and per change of level.
+
+    A regression and a new change for the worse fail; what was not shown, only observed or is known is skipped.
+    """
     suite = ElementTree.Element("testsuite", name="benchmark gate", tests="0", failures="0", skipped="0")
     if report.results:
         for result in report.results:
@@ -50,6 +53,14 @@ def junit(report: GateReport) -> str:
         _outcome(
             ElementTree.SubElement(suite, "testcase", classname="gate", name="gate"), report.call, report.why
         )
+    for change in changes:
+        name = f"{_plain(change.metric)} since {change.time:%Y-%m-%d}"
+        case = ElementTree.SubElement(suite, "testcase", classname="change", name=name)
+        if change.state is State.NEW:
+            words = f"{change.point.share:+.1%}, suspects {change.suspects}"
+            ElementTree.SubElement(case, "failure", message=_plain(words), type="new change")
+        elif change.state is State.KNOWN:
+            ElementTree.SubElement(case, "skipped", message=_plain(f"known: {change.reason}"))
     counted = {"tests": "testcase", "failures": "testcase/failure", "skipped": "testcase/skipped"}
     for name, path in counted.items():
         suite.set(name, str(len(suite.findall(path))))
