@@ -29,8 +29,15 @@ from harness.live.transcript import Transcript, read
 from harness.models.tiny import default_cache, ensure
 from harness.report.audit import page, screen
 from harness.rundir import RunDir
+from harness.verdict import Verdict
 
 QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
+
+STATES = Finding(
+    check="states",
+    verdict=Verdict.UNSUPPORTED,
+    told="no API shows recurrent states: make live-vllm records those of a vLLM, make repro those of our engine",
+)
 
 
 def live(args: argparse.Namespace) -> dict[str, Any]:
@@ -134,6 +141,7 @@ def _judged(
     run_dir: RunDir | None,
 ) -> dict[str, Any]:
     audit = judge(transcript, judges, other)
+    audit = replace(audit, findings=(*audit.findings, STATES))
     if args.redact:
         transcript, audit = _redacted(transcript, audit)
     for line in screen(audit, transcript):

@@ -74,5 +74,15 @@ async def _listen(
 def offered(offer: Offer, tell: Tell) -> None:
     """What was found out, with reasons."""
     tell(f"{offer.model} at {offer.url}{f', version {offer.version}' if offer.version else ''}")
+    has = {
+        "token ids": offer.ids,
+        "log-probabilities": offer.logprobs,
+        f"those of prompts ({offer.prompt_logprobs} best)": offer.prompt_logprobs,
+        f"grammars ({offer.grammars})": offer.grammars,
+        "ignore_eos": offer.ignore_eos,
+        "metrics": offer.metrics,
+        "health": offer.health,
+    }
+    tell(f"it offers {', '.join(what for what, there in has.items() if there) or 'completions alone'}")
     for what, why in offer.lacks.items():
         tell(f"without {what}: {why}")
