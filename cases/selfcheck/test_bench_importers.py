@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -254,7 +255,7 @@ def test_a_damaged_file_is_read_or_refused_and_never_a_traceback(data: st.DataOb
         try:
             for key in path[:-1]:
                 holder = holder[key]
-            holder[path[-1]] = data.draw(JUNK)
+            holder[path[-1]] = deepcopy(data.draw(JUNK))
         except (KeyError, IndexError, TypeError):
             continue  # an earlier damage took the place away
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import isfinite
+from typing import TypeGuard
 
 from harness.bench import labels
 from harness.bench.labels import WIDTH, Line
@@ -54,7 +55,7 @@ def _lines(result: Mapping[str, object], style: str) -> Iterator[str]:
         if isinstance(places, list) and places:
             yield labels.PER_POSITION
             for place, rate in enumerate(places):
-                yield row(labels.POSITION.format(place), None if rate is None else rate * 100)
+                yield row(labels.POSITION.format(place), rate * 100 if _is_number(rate) else None)
     yield rule(line="=")
 
 
@@ -67,6 +68,10 @@ def _table(result: Mapping[str, object], lines: tuple[Line, ...]) -> Iterator[st
 
 
 def _shown(value: object, whole: bool) -> str:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
+    if not _is_number(value):
         return ABSENT
     return str(int(value)) if whole else f"{value:.2f}"
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
