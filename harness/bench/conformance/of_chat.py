@@ -21,9 +21,8 @@ def of_chat() -> list[Script]:
     call = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     tool = told() | {"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": None}]}
     thoughts = [(100 + 40 * i, told(reasoning="t", ids=[i]), REASONING, 1) for i in range(5)]
-    answer = [
-        (300 + 50 * i, told("w", ids=[i], finish="stop" if i == 7 else None), CONTENT, 1) for i in range(7)
-    ]
+    moments = (300, 350, 400, 450, 500, 550, 650)
+    answer = [(ms, told("w", ids=[i]), CONTENT, 1) for i, ms in enumerate(moments)]
     return [
         script(
             "role-first",
