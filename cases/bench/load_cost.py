@@ -27,6 +27,7 @@ from clients import CLIENTS, VLLM, Seen, run_ours, run_vllm, vllm_functions
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+LEAST_SECONDS = 4.0
 CPU_BOUND = 20.0  # us per chunk; issue 7, acceptance 3
 TTFT_BOUNDS = (1.0, 5.0)  # ms at P50 and P99
 AUTOGROUP = Path("/proc/self/autogroup")
@@ -54,6 +55,10 @@ def main() -> int:
     parser.add_argument("--client", help=argparse.SUPPRESS)
     parser.add_argument("--url", help=argparse.SUPPRESS)
     told = parser.parse_args()
+    if told.seconds < LEAST_SECONDS:
+        parser.error(
+            f"saw {told.seconds:g} s, expected at least {LEAST_SECONDS:g}: two requests for each stream"
+        )
     if told.client:
         print(json.dumps(measure(told)))
         return 0

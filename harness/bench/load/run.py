@@ -7,6 +7,7 @@ result = run_load(plan, folder)
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -160,7 +161,7 @@ async def run_here(
 
 def workers_needed(chunks_per_second: float, *, load: float = 0.6) -> int:
     """Processes that the raw transport takes for so many chunks a second, each kept below ``load`` of its core."""
-    return max(1, -int(-chunks_per_second * COST_PER_CHUNK // load))
+    return max(1, math.ceil(round(chunks_per_second * COST_PER_CHUNK / load, 6)))
 
 
 def offered_rate_of(shape: Shape) -> float | None:
