@@ -50,7 +50,7 @@ def trust(
             if found is not None and not found.trusted(q):
                 thin.setdefault(f"P{q:g} of {found.n}", []).append(name)
     warnings += [
-        f"{what} samples rests on fewer than ten above it: {', '.join(names)}" for what, names in thin.items()
+        f"{what} samples rests on fewer than ten above it: {_first(names)}" for what, names in thin.items()
     ]
     return Trust(reasons=tuple(reasons), warnings=tuple(warnings))
 
@@ -67,3 +67,7 @@ def warm_up_warning(mean: float | None, median: float | None) -> str | None:
 
 def _listed(outcomes: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {n}" for name, n in outcomes.items() if name != "complete")
+
+
+def _first(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
