@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable
@@ -37,7 +38,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
     console = Console(stderr=True, quiet=getattr(args, "json", False), highlight=False)
     random = torch.Generator("cuda").manual_seed(args.seed)
     report = Report(command=shlex.join(["specharness", *sys.argv[1:]]), bandwidth=copy_bandwidth())
-    upstream = Upstream(default_cache())
+    upstream = Upstream(default_cache(os.environ).parent)
     verify = Verify(upstream, random)
     path = args.out or (args.cases or find_root()) / "reports" / "baselines" / "gpu.md"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -78,5 +78,16 @@ def test_a_decode_leaves_the_line_and_the_counters_ready_for_the_next():
 )
 @pytest.mark.parametrize("state_dtype", STATES)
 def test_programs_that_share_a_line_never_read_what_another_moved_on(state_dtype):
-    for _ in range(20):
-        compare(QWEN3_NEXT, [Row(length=1)] * 16, limit=4e-3, dtype=torch.bfloat16, state_dtype=state_dtype)
+    """bfloat16 rounds between the separate kernels and not within the fused one: the twin gets float64 instead."""
+    for seed in range(20):
+        kinds = {"seed": seed, "device": DEVICE, "dtype": torch.bfloat16, "state_dtype": state_dtype}
+        sample = batch(QWEN3_NEXT, [Row(length=1)] * 16, **kinds)
+        mine = layer(sample)
+        whole = {
+            name: x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+            for name, x in mine.items()
+        }
+        out, expected = TRITON.decode(**mine), TWIN.decode(**whole)
+        assert_close(out, expected, 4e-3)
+        assert_close(sample.state, whole["state"], 5e-6 if state_dtype == torch.float32 else 4e-3)
+        assert torch.equal(sample.conv_state.double(), whole["conv_state"])

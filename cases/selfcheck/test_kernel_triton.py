@@ -274,8 +274,31 @@ def test_full_size_layers_with_bfloat16_activations_agree(state_dtype):
             getattr(kernels, kernel)(*getattr(sample, inputs)(), **getattr(sample, keywords)())
             for kernels, sample in ((TRITON, one), (TWIN, two))
         )
+        if (
+            kernel == "gdn_prefill"
+        ):  # bfloat16 prompts go the fast way, which the next test holds against float64
+            assert_close(out, expected, 2e-2)
+            assert_close(getattr(one, pool), getattr(two, pool), 1e-2)
+            continue
         assert_close(out, expected, 4e-3)
         assert_same_pool(getattr(one, pool), getattr(two, pool), before, state_dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not GPU, reason="the interpreter computes bfloat16 wrongly, and is slow at full size")
+@pytest.mark.parametrize("lengths", [PROMPTS, (2048, 1, 700)])
+def test_fast_prompts_err_as_bfloat16_operands_do_and_accurate_ones_as_float32(lengths):
+    """Against float64, all tokens together: a wrong term or a lost token shows at 1e-1."""
+    for dtype, limit in ((torch.bfloat16, 5e-3), (torch.float32, 2e-6)):
+        sample = batch(QWEN3_NEXT, prompts(lengths), device=DEVICE, dtype=torch.bfloat16)
+        q, k, v = (x.to(dtype) for x in sample.qkv())
+        whole = sample.states.double()
+        expected = TWIN.gdn_prefill(
+            *(x.double() for x in (q, k, v)), sample.g, sample.beta, whole[1:-1], **sample.prefill()
+        )
+        out = TRITON.gdn_prefill(q, k, v, sample.g, sample.beta, sample.state, **sample.prefill())
+        for actual, right in ((out, expected), (sample.states, whole)):
+            assert (actual.double() - right).norm() / right.norm() < limit
 
 
 @pytest.mark.gpu

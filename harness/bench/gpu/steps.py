@@ -46,6 +46,7 @@ def decodes(upstream: Upstream, random: torch.Generator, batches: Sequence[int])
         gates = gates_of(t.g, t.beta)
         mixed, core = t.x.clone(), t.x.new_zeros(B, 1, HV, V)
         out, rstd = torch.empty_like(z), torch.empty(B * HV, device="cuda")
+        scratch = torch.empty(B, HV, V, device="cuda")
         arrivals = torch.zeros(B, H, dtype=torch.int32, device="cuda")
 
         def convolve(of: Tensor, x=mixed, lines=lines, weight=weight) -> None:  # type: ignore[no-untyped-def]
@@ -71,6 +72,7 @@ def decodes(upstream: Upstream, random: torch.Generator, batches: Sequence[int])
                 state,
                 norm,
                 EPS,
+                scratch,
                 out,
                 arrivals,
                 state_indices=of,

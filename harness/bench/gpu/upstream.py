@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.targets.upstream import fla, loading
+from harness.targets.upstream import einops_twin, fla, loading
 from harness.targets.upstream.kernels import raw_gates
 from harness.targets.upstream.layouts import CONV, THIRD_PARTY
 from harness.targets.upstream.wheel import release_files
@@ -31,10 +31,13 @@ class Upstream:
     """Both releases, loaded; each method is one call of theirs as their own layer makes it."""
 
     def __init__(self, cache: Path) -> None:
+        einops_twin.install()
         ops = THIRD_PARTY.rpartition(".")[0]
         loading.KNOWN["vllm.platforms.current_platform"] = Hopper()
         loading.with_release(release_files("vllm", VLLM, cache).root, "vllm", (ops, CONV, MATH))
-        loading.with_release(release_files("fla", FLA, cache).root, "fla", fla.REAL)
+        loading.with_release(
+            release_files("fla", FLA, cache).root, "fla", (*fla.REAL, "fla.modules.norm.l2norm")
+        )
         self._ops = importlib.import_module(THIRD_PARTY)
         self._norm = importlib.import_module(f"{THIRD_PARTY}.layernorm_guard").layer_norm_fwd_kernel
         self._conv = importlib.import_module(CONV).causal_conv1d_update

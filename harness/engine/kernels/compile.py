@@ -131,6 +131,9 @@ def _launches(sample: Batch) -> list[Launch]:
         constexpr_length.constexpr_length(update, sample.shape.k + 1),
         *conv_prefill.prefill_launches(sample.x, out, *sample.conv()[1:], **sample.prefill()),
         gdn.verify_launch(q, k, v, g, beta, o, state, **sample.verify()),
+        gdn.verify_launch(
+            q, k, v, g, beta, o, state, **sample.verify() | {"state_indices": sample.state_indices[:, :2]}
+        ),
         replay.replay_launch(q, k, v, g, beta, o, state, sample.journal, **sample.replay()),
         decode.decode_launch(
             sample.x,
@@ -145,6 +148,7 @@ def _launches(sample: Batch) -> list[Launch]:
             state,
             sample.weight[: sample.shape.V, 0],
             1e-6,
+            o.float(),
             o,
             torch.zeros(len(sample.rows), sample.shape.H, dtype=torch.int32),
             state_indices=sample.state_indices[:, 0],

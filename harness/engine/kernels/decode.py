@@ -1,7 +1,8 @@
 """One linear layer's whole decode step in one launch, in Triton: convolution, gates, recurrence and gated norm.
 
-For small batches, where every launch costs more than its work: one token per row, one program per row and value head.
-What several programs share is the convolution line of their key head; the last of them to have read it moves it on.
+For small batches, where every launch costs more than its work: one token per row. Programs share what belongs to a key
+head: the convolution line of its channels, which may move on when all have read it, and the norm over its value heads,
+which needs all their outputs. Whichever program of a key head comes last does both.
 
 The naive twin is ``NaiveKernels.decode``, which is the separate kernels one after the other.
 """
@@ -12,12 +13,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .blocked import L2_EPS
 from .decisions import CORRECT
+from .few import fold, segments
 from .gating import softplus
-from .launch import Launch, cover, fat, interpreting, pool, rows_of
+from .launch import Launch, cover, fat, pool, rows_of
 
-OPTIONS = {"num_warps": 8}
+OPTIONS = {"num_warps": 1}
 
 
 @triton.jit
@@ -45,19 +46,19 @@ def move_on(line, new, d, mask, column_stride, W: tl.constexpr):
 
 @triton.jit(do_not_specialize=["index_stride"], do_not_specialize_on_alignment=["state_indices"])
 def decode_kernel(
-    x, a, b, z, line, weight, bias, A_log, dt_bias, state, norm_weight, out, arrivals, state_indices,
+    x, a, b, z, line, weight, bias, A_log, dt_bias, state, norm_weight, core, out, arrivals, state_indices,
     x_stride, a_stride, b_stride, z_stride, line_stride, column_stride, slot_stride, index_stride, eps,
     HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, GROUP: tl.constexpr, W: tl.constexpr,
-    HAS_BIAS: tl.constexpr, is_padding: tl.constexpr,
-    BLOCK_H: tl.constexpr, BLOCK_V: tl.constexpr, SEGMENTS: tl.constexpr, LINE: tl.constexpr,
+    HAS_BIAS: tl.constexpr, is_padding: tl.constexpr, SHARERS: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_V: tl.constexpr, ALL_V: tl.constexpr, SEGMENTS: tl.constexpr, LINE: tl.constexpr,
 ):  # fmt: skip
-    """One program: one row, BLOCK_H value heads. K is cut into SEGMENTS of LINE, so that threads sum over it alone."""
-    row = tl.program_id(1).to(tl.int64)
+    """One program: one row, BLOCK_H value heads, BLOCK_V of their rows."""
+    row = tl.program_id(2).to(tl.int64)
     slot = tl.load(state_indices + row * index_stride).to(tl.int64)
     if is_padding(slot):
         return
-    head = tl.program_id(0) * BLOCK_H + tl.arange(0, BLOCK_H)
-    iv = tl.arange(0, BLOCK_V)
+    head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    iv = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
     ik = tl.arange(0, SEGMENTS)[:, None] * LINE + tl.arange(0, LINE)[None, :]  # [SEGMENTS, LINE]
     of_head = head < HV
     of_key = of_head[:, None, None] & (ik < K)[None, :, :]
@@ -75,35 +76,33 @@ def decode_kernel(
     b_q, new_q = convolve_one(x, line, weight, bias, query_at, of_key, column_stride, W, HAS_BIAS)
     b_k, new_k = convolve_one(x, line, weight, bias, key_at, of_key, column_stride, W, HAS_BIAS)
     b_v, new_v = convolve_one(x, line, weight, bias, value_at, of_value, column_stride, W, HAS_BIAS)
-    tl.debug_barrier()  # every thread of this program has read the line
-    place_of_key = arrivals + row * (HV // GROUP) + head // GROUP
-    last = tl.atomic_add(place_of_key, 1, mask=of_head) == GROUP - 1
-    tl.store(place_of_key, 0, mask=of_head & last)
-    move_on(line, new_q, query_at, of_key & last[:, None, None], column_stride, W)
-    move_on(line, new_k, key_at, of_key & last[:, None, None], column_stride, W)
-    move_on(line, new_v, value_at, of_value, column_stride, W)
-
     rate = tl.exp(tl.load(A_log + head, mask=of_head, other=0.0).to(tl.float32))
     raw = tl.load(a + row * a_stride + head, mask=of_head, other=0.0).to(tl.float32)
     raw += tl.load(dt_bias + head, mask=of_head, other=0.0).to(tl.float32)
     decay = tl.exp(-rate * softplus(raw))
     strength = tl.sigmoid(tl.load(b + row * b_stride + head, mask=of_head, other=0.0).to(tl.float32))
 
-    # Both sums run over the old state, so that neither waits for the other.
-    r_k = tl.rsqrt(tl.sum(tl.sum(b_k * b_k, axis=1), axis=1) + L2_EPS)
-    r_q = tl.rsqrt(tl.sum(tl.sum(b_q * b_q, axis=1), axis=1) + L2_EPS) * (K**-0.5)
-    overlap = tl.sum(tl.sum(b_q * b_k, axis=1), axis=1)
-    seen = tl.sum(tl.sum(h * b_k[:, :, None, :], axis=1), axis=2)  # [BLOCK_H, BLOCK_V]
-    asked = tl.sum(tl.sum(h * b_q[:, :, None, :], axis=1), axis=2)
-    u = (strength * r_k)[:, None] * (b_v - (decay * r_k)[:, None] * seen)
-    o = r_q[:, None] * (decay[:, None] * asked + overlap[:, None] * u)
-    h = h * decay[:, None, None, None] + u[:, None, :, None] * b_k[:, :, None, :]
-    tl.store(place, h, mask=of_state)
-
-    o *= tl.rsqrt(tl.sum(o * o, axis=1) / V + eps)[:, None]
-    gate = tl.load(z + row * z_stride + value, mask=of_value, other=0.0).to(tl.float32)
-    o *= tl.load(norm_weight + iv, mask=iv < V, other=0.0).to(tl.float32)[None, :] * gate * tl.sigmoid(gate)
-    tl.store(out + row * (HV * V) + value, o, mask=of_value)
+    h, o = fold(h, b_q, b_k, b_v, decay, strength, K**-0.5)
+    tl.store(place, h, mask=of_state, cache_modifier=".cs")
+    tl.store(core + row * (HV * V) + value, o, mask=of_value)
+    tl.debug_barrier()  # every thread of this program has read the line and written its outputs
+    move_on(line, new_v, value_at, of_value, column_stride, W)
+    counter = arrivals + row * (HV // GROUP) + head // GROUP
+    last = tl.atomic_add(counter, 1, mask=of_head) == SHARERS - 1
+    last &= of_head
+    if tl.sum(last.to(tl.int32), axis=0) > 0:
+        tl.store(counter, 0, mask=last)
+        move_on(line, new_q, query_at, of_key & last[:, None, None], column_stride, W)
+        move_on(line, new_k, key_at, of_key & last[:, None, None], column_stride, W)
+        all_v = tl.arange(0, ALL_V)
+        scale = tl.load(norm_weight + all_v, mask=all_v < V, other=0.0).to(tl.float32)[None, :]
+        for i in tl.static_range(GROUP):
+            at = (head // GROUP * GROUP + i)[:, None] * V + all_v[None, :]
+            mine = last[:, None] & (all_v < V)[None, :]
+            y = tl.load(core + row * (HV * V) + at, mask=mine, other=0.0, cache_modifier=".cg")
+            gate = tl.load(z + row * z_stride + at, mask=mine, other=0.0).to(tl.float32)
+            y *= tl.rsqrt(tl.sum(y * y, axis=1) / V + eps)[:, None] * scale * gate * tl.sigmoid(gate)
+            tl.store(out + row * (HV * V) + at, y, mask=mine)
 
 
 def decode_launch(
@@ -119,6 +118,7 @@ def decode_launch(
     state: Tensor,
     norm_weight: Tensor,
     eps: float,
+    core: Tensor,
     out: Tensor,
     arrivals: Tensor,
     *,
@@ -126,15 +126,16 @@ def decode_launch(
 ) -> Launch:
     """The launch behind ``Kernels.decode``; ``out [B, HV, V]`` and ``arrivals [B, H]`` int32 must hold zeros.
 
-    ``arrivals`` holds zeros afterwards, so one buffer serves every launch of a stream.
+    ``core [B, HV, V]`` float32 is scratch. ``arrivals`` holds zeros afterwards: one buffer serves a whole stream.
     """
     x, a, b, z = rows_of(x), rows_of(a), rows_of(b), rows_of(z)
     _, HV, V, K = pool(state, "state").shape
-    line = cover(K) if interpreting() else min(cover(K), 128 // state.element_size())
-    block_h = fat(1, HV)
+    few = len(state_indices) <= 4  # then more and smaller programs are faster
+    block_h, block_v = fat(1, HV), min(fat(8 if few else 16, V), cover(V))
+    group, blocks = HV * K * 2 // (x.shape[1] - HV * V), triton.cdiv(V, block_v)
     return Launch(
         decode_kernel,
-        (triton.cdiv(HV, block_h), len(state_indices)),
+        (blocks, triton.cdiv(HV, block_h), len(state_indices)),
         {
             "x": x,
             "a": a,
@@ -147,6 +148,7 @@ def decode_launch(
             "dt_bias": dt_bias.contiguous(),
             "state": state,
             "norm_weight": norm_weight.contiguous(),
+            "core": core,
             "out": out,
             "arrivals": arrivals,
             "state_indices": state_indices,
@@ -162,14 +164,15 @@ def decode_launch(
             "HV": HV,
             "K": K,
             "V": V,
-            "GROUP": HV * K * 2 // (x.shape[1] - HV * V),
+            "GROUP": group,
+            "SHARERS": group * blocks,
             "W": conv_weight.shape[1],
             "HAS_BIAS": conv_bias is not None,
             "is_padding": CORRECT.is_padding.triton,
             "BLOCK_H": block_h,
-            "BLOCK_V": cover(V),
-            "SEGMENTS": cover(K) // line,
-            "LINE": line,
+            "BLOCK_V": block_v,
+            "ALL_V": cover(V),
+            **segments(K, state.element_size()),
         },
         OPTIONS,
     )

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from . import few
 from .blocked import columns, load_state, mix, solve, store_state, tile, to_matrix
 from .decisions import CORRECT, KernelDecisions
 from .launch import Launch, cover, fat, interpreting, pool, rows_of
@@ -115,45 +116,50 @@ def verify_launch(
     """The launch behind ``Kernels.gdn_verify``; ``out [N, HV, V]`` must hold zeros."""
     q, k, v = rows_of(q), rows_of(k), rows_of(v)
     _, HV, V, K = pool(state, "state").shape
-    block_h, block_v = fat(1, HV), max(16, min(fat(16, V), cover(V)))
-    span = max(block_v, cover(V))
-    return Launch(
-        gdn_verify_kernel,
-        (triton.cdiv(V, span), triton.cdiv(HV, block_h), len(state_indices)),
-        {
-            "q": q,
-            "k": k,
-            "v": v,
-            "g": g.contiguous(),
-            "beta": beta.contiguous(),
-            "out": out,
-            "state": state,
-            "query_start_loc": query_start_loc,
-            "state_indices": state_indices,
-            "num_accepted_tokens": num_accepted_tokens,
-            "q_stride": q.stride(0),
-            "k_stride": k.stride(0),
-            "v_stride": v.stride(0),
-            "slot_stride": state.stride(0),
-            "index_row_stride": state_indices.stride(0),
-            "index_column_stride": state_indices.stride(1),
-            "HV": HV,
-            "K": K,
-            "V": V,
-            "GROUP": HV // k.shape[1],
-            "R": state_indices.shape[1],
-            "read_column": decisions.read_column.triton,
-            "write_column": decisions.write_column.triton,
-            "row_length": decisions.row_length.triton,
-            "is_padding": decisions.is_padding.triton,
-            **columns(0, state_indices.shape[1]),
-            "SHORT": k.dtype == q.dtype == torch.bfloat16 and not interpreting(),
-            "STATE_SHORT": state.dtype == torch.bfloat16 and not interpreting(),
-            "BLOCK_H": block_h,
-            "BLOCK_V": block_v,
-            "SPAN": span,
-            **tile(K, state.element_size()),
-            "CACHE": ".cs",
-        },
-        OPTIONS,
-    )
+    B, R = state_indices.shape
+    block_h = fat(1, HV)
+    arguments = {
+        "q": q,
+        "k": k,
+        "v": v,
+        "g": g.contiguous(),
+        "beta": beta.contiguous(),
+        "out": out,
+        "state": state,
+        "query_start_loc": query_start_loc,
+        "state_indices": state_indices,
+        "num_accepted_tokens": num_accepted_tokens,
+        "q_stride": q.stride(0),
+        "k_stride": k.stride(0),
+        "v_stride": v.stride(0),
+        "slot_stride": state.stride(0),
+        "index_row_stride": state_indices.stride(0),
+        "index_column_stride": state_indices.stride(1),
+        "HV": HV,
+        "K": K,
+        "V": V,
+        "GROUP": HV // k.shape[1],
+        "R": R,
+        "read_column": decisions.read_column.triton,
+        "write_column": decisions.write_column.triton,
+        "row_length": decisions.row_length.triton,
+        "is_padding": decisions.is_padding.triton,
+        "BLOCK_H": block_h,
+        "CACHE": ".cs",  # states are written and not read again before many other layers were
+    }
+    if R <= few.MOST:
+        block_v = min(fat(8, V), cover(V))
+        arguments |= {"BLOCK_V": block_v, **few.segments(K, state.element_size())}
+        grid = triton.cdiv(V, block_v), triton.cdiv(HV, block_h), B
+        return Launch(few.gdn_verify_few_kernel, grid, arguments, OPTIONS)
+    block_v = max(16, min(fat(16, V), cover(V)))
+    span = max(block_v, min(fat(64 if R <= 5 else 16, V), cover(V)))  # measured: long rows want more programs
+    arguments |= {
+        **columns(0, R),
+        **tile(K, state.element_size()),
+        "SHORT": k.dtype == q.dtype == torch.bfloat16 and not interpreting(),
+        "STATE_SHORT": state.dtype == torch.bfloat16 and not interpreting(),
+        "BLOCK_V": block_v,
+        "SPAN": span,
+    }
+    return Launch(gdn_verify_kernel, (triton.cdiv(V, span), triton.cdiv(HV, block_h), B), arguments, OPTIONS)

@@ -211,6 +211,7 @@ class TritonKernels:
             state,
             norm_weight,
             eps,
+            torch.empty(out.shape, dtype=torch.float32, device=x.device),
             out,
             arrivals,
             state_indices=state_indices,
