@@ -236,6 +236,9 @@ def test_our_block_says_what_vllms_cannot() -> None:
         )
     )
     found = summarise(RUN + DEAD[:1], limits={"ttft": 1.0}, invalid=judged.invalid)
+    told = result(SETTING, RUN, found, validity=judged)
+    assert metrics_of(told)["validity.share"] == 0.125
+    assert "validity.share" not in metrics_of(made(RUN))
     shown = own_block(found, judged)
     lines = shown.splitlines()
     assert {len(line) for line in lines[: lines.index("=" * 50) + 1]} <= {50, 51}

@@ -103,6 +103,11 @@ def test_an_answer_in_one_chunk_has_no_tpot_and_vllm_has_zero() -> None:
     assert compat([record], dialect=CHAT)["mean_itl_ms"] is None
 
 
+def test_one_token_in_two_chunks_has_no_tpot() -> None:
+    record = stream(chunk(100), chunk(140), usage=1)
+    assert (latency.tpot(record), latency.tpot_decode(record), latency.e2el(record)) == (None, None, 0.14)
+
+
 # 3: role, finish, usage, done
 
 
@@ -282,6 +287,12 @@ def test_no_other_end_counts_as_a_success(outcome: Outcome) -> None:
 def test_usage_of_a_dead_stream_is_not_taken_for_what_came() -> None:
     claimed = replace(said([100, 200], [1, 1], usage=16), outcome=Outcome.CUT)
     assert streams([claimed]).partial_tokens == 2
+
+
+def test_every_chunk_of_a_dead_stream_was_a_token_at_least() -> None:
+    silent = stream(chunk(100), chunk(200), chunk(210, "finish"), usage=9, outcome=Outcome.CUT)
+    assert streams([silent]).partial_tokens == 2
+    assert streams([replace(silent, token_ids=(1, 2, 3))]).partial_tokens == 3
 
 
 # 10: percentiles

@@ -89,7 +89,10 @@ def result(
 
 def metrics_of(found: Mapping[str, Any]) -> dict[str, float | None]:
     """Every figure of a result by its dotted name; vLLM's own under ``compat.``."""
-    ours: dict[str, float | None] = dict(found.get(NAMESPACE, {}).get("metrics", {}))
+    space = found.get(NAMESPACE, {})
+    ours: dict[str, float | None] = dict(space.get("metrics", {}))
+    if space.get("validity") is not None:
+        ours["validity.share"] = space["validity"]["share"]
     head = ("num_prompts", "request_rate", "burstiness", "max_concurrency", "rtfx")
     for key, value in found.items():
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
