@@ -14,6 +14,7 @@ from harness.bench.metrics.compat import CHAT, CHAT_0_10, CHAT_0_32, COMPLETIONS
 from harness.bench.metrics.concurrency import concurrency
 from harness.bench.metrics.distribution import distribution, percentile
 from harness.bench.metrics.goodput import goodput, objectives
+from harness.bench.metrics.span import Span
 from harness.bench.metrics.steady import steady, within
 from harness.bench.metrics.summary import flat, summarise
 from harness.bench.metrics.throughput import peak_output, throughput
@@ -174,6 +175,15 @@ def test_a_failed_request_takes_its_place() -> None:
     assert (found.peak, found.mean) == (2, pytest.approx(2.0))
     assert found.little == pytest.approx(1.0)
     assert found.gap == pytest.approx(-0.5)
+
+
+def test_what_lies_outside_a_span_is_not_under_way_in_it() -> None:
+    records = [shifted(said([50, 1000], id=f"r{i}"), by=float(2 * i)) for i in range(3)]
+    found = concurrency(records, Span(begin=1.5, end=2.5))
+    assert found is not None
+    assert (found.peak, found.mean) == (1, 0.5)
+    assert concurrency(records, Span(begin=1.2, end=1.8)) is not None
+    assert concurrency(records, Span(begin=1.2, end=1.8)).mean == 0  # type: ignore[union-attr]
 
 
 # 5: coordinated omission

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.bench.metrics.span import complete, measured
-from harness.bench.record import Chunk, Outcome, RequestRecord
+from harness.bench.record import Chunk, Kind, Outcome, RequestRecord
+
+_OUTPUT = tuple(kind for kind in Kind if kind.has_tokens)
 
 
 def output_chunks(record: RequestRecord) -> list[Chunk]:
     """What counts as output: no role, no finish, no usage, no [DONE]."""
-    return [chunk for chunk in record.chunks if chunk.kind.has_tokens]
+    return [chunk for chunk in record.chunks if chunk.kind in _OUTPUT]
 
 
 def chunk_tokens(record: RequestRecord) -> list[int] | None:
