@@ -71,6 +71,8 @@ def main() -> int:
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in told.clients}
     for number in range(told.rounds):
         for name in told.clients:
+            if name == "openai" and number:
+                continue  # it fills its core and is seconds late: one round says so
             result = compare(name, told)
             rounds[name].append(result)
             print(f"round {number + 1} {name}: {json.dumps(result)}", file=sys.stderr, flush=True)

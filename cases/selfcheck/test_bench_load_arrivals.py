@@ -18,6 +18,7 @@ from harness.bench.load.call import Call, chat, completion, warm_up_calls
 from harness.bench.load.clock import Clock
 from harness.bench.load.drive import drive
 from harness.bench.load.health import Bounds, Pulse, Pulses, merged
+from harness.bench.load.seeds import Seeds
 from harness.bench.load.shape import Closed, Open, share
 from harness.bench.load.window import Window, steady
 from harness.bench.record import Chunk, Kind, Outcome, RequestRecord
@@ -108,10 +109,13 @@ def test_what_cannot_be_is_a_usage_error(make: Callable[[], Any]) -> None:
         make()
 
 
-def test_the_arrivals_seed_changes_nothing_else() -> None:
-    prompts = [random.Random(3).random() for _ in range(2)]
-    assert arrivals.poisson(1.0, 5, rng(1)).tolist() != arrivals.poisson(1.0, 5, rng(2)).tolist()
-    assert prompts == [random.Random(3).random() for _ in range(2)]
+def test_one_seed_makes_three_that_differ_and_come_back() -> None:
+    seeds = Seeds.of(7)
+    assert seeds == Seeds.of(7)
+    assert len({seeds.arrivals, seeds.prompts, seeds.sampling, Seeds.of(8).arrivals}) == 4
+    drawn = [seeds.for_request(i) for i in range(1000)]
+    assert len(set(drawn)) == 1000
+    assert 0 <= min(drawn) <= max(drawn) < 2**31
 
 
 def test_shares_of_workers_make_the_whole() -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
+from harness.bench.conformance.__main__ import main
+from harness.bench.conformance.outsider import Claim, judged_claim
 from harness.bench.conformance.process import scripted_server
 from harness.bench.conformance.score import Score, call_of, judged, score, truth_log
 from harness.bench.conformance.scripts import every_script
@@ -174,3 +179,54 @@ def test_an_unknown_script_is_refused_with_the_names_that_are_known(url: str) ->
     assert (record.outcome, record.status) == (Outcome.HTTP_ERROR, 404)
     assert "no-such-script" in record.detail
     assert "expected one of after-done" in record.detail
+
+
+VLLM_LIKE = """
+import json, sys, time, urllib.request
+url, script, path, result = sys.argv[1:]
+body = json.dumps({"model": script, "stream": True, "max_tokens": 3}).encode()
+began = time.monotonic()
+with urllib.request.urlopen(urllib.request.Request(url + path, body)) as answer:
+    for number, line in enumerate(line for line in answer if line.startswith(b"data:")):
+        if number == 0:
+            first = time.monotonic() - began
+told = {"completed": 1, "failed": 0, "mean_ttft_ms": first * 1e3, "total_output_tokens": 3}
+open(result, "w").write(json.dumps(told))
+"""
+
+
+def test_a_tool_that_counts_roles_and_failures_is_found_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What some clients in the field do: the first line is the first token, and every end is a success."""
+    tool = tmp_path / "tool.py"
+    tool.write_text(VLLM_LIKE)
+    command = f"{sys.executable} {tool} {{url}} {{script}} {{path}} {{result}}"
+    some = ["role-first", "plain", "error-then-done", "http-500"]
+    arguments = ["tool", "--command", command, "--path", CHAT, "--tolerance", "0.05", "--scripts", *some]
+    assert main(arguments) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert json.loads(lines[-1])["wrong"] == [f"{CHAT}:role-first", f"{CHAT}:error-then-done"]
+    assert any("TTFT" in line and "expected" in line for line in lines)
+    assert any("a success, although the stream ended with: error inside the stream" in line for line in lines)
+
+
+def test_a_tool_s_command_needs_its_holes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tool", "--command", "vllm bench serve"]) == 2
+    assert "expected {url}, {script}, {result} in it" in capsys.readouterr().err
+    assert main(["tool", "--command", "x {url} {script} {result}", "--scripts", "nonsense"]) == 2
+    assert "saw script 'nonsense'" in capsys.readouterr().err
+
+
+def test_a_claim_of_tokens_and_pace_is_held_against_the_truth() -> None:
+    script = SCRIPTS["several-tokens-per-chunk", COMPLETIONS]
+    right = Claim(is_success=True, ttft=0.1, tpot=0.01, tokens=10)
+    assert judged_claim(script, right, {}, 0.005).is_right
+    for wrong in (
+        replace(right, ttft=0.005),
+        replace(right, tpot=0.030),
+        replace(right, tokens=4),
+        replace(right, is_success=False),
+    ):
+        assert not judged_claim(script, wrong, {}, 0.005).is_right
+    assert judged_claim(SCRIPTS["cut-clean", CHAT], Claim(is_success=False), {}, 0.005).is_right

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import signal
 import sys
 import threading
 from io import FileIO
@@ -20,6 +21,7 @@ def main() -> None:
     """Read the job, warm up, say so, wait for the moment to begin, run, and say what was measured."""
     import uvloop
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, and its end is ours
     pipe = FileIO(
         sys.stdin.fileno(), closefd=False
     )  # a buffer would be locked by the watching thread at the end
