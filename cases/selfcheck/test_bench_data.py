@@ -205,6 +205,7 @@ def test_a_trace_keeps_times_lengths_and_shared_blocks(tmp_path: Path, words: Vo
     assert asks[0].prompt[:16] == asks[1].prompt[:16]
     assert asks[0].prompt[16:18] != asks[1].prompt[16:18]
     assert [ask.at for ask in timed(path, words, 1, speed=2.0)] == [0.0, 0.5, 1.0]
+    assert [ask.at for ask in timed(path, words, 1, tick=1.0)] == [0.0, 1000.0, 2000.0]
     assert timed(path, words, 1, block=8) == asks
     assert len(timed(path, words, 1, longest=22)) == 2
     assert len(timed(path, words, 1, n=1)) == 1

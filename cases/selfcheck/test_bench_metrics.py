@@ -9,9 +9,10 @@ import pytest
 from benching import chunk, said, shifted, stream
 
 from harness.bench.metrics import itl, latency
-from harness.bench.metrics.acceptance import acceptance, from_counters
+from harness.bench.metrics.acceptance import acceptance, by_guide, from_counters
 from harness.bench.metrics.compat import CHAT, CHAT_0_10, CHAT_0_32, COMPLETIONS, compat, would_complete
 from harness.bench.metrics.concurrency import concurrency
+from harness.bench.metrics.crossed import Crossed
 from harness.bench.metrics.distribution import distribution, percentile
 from harness.bench.metrics.goodput import goodput, objectives
 from harness.bench.metrics.span import Span
@@ -235,6 +236,19 @@ def test_drafts_shortened_by_a_grammar_have_four_rates_per_position() -> None:
     assert (found.rate, found.length) == (pytest.approx(0.6), 2.5)
     assert found.shortened == 0.5
     assert found.lengths == {1: 2, 4: 2}
+
+
+def test_what_a_grammar_shortens_shows_beside_the_free_requests() -> None:
+    free = drafting([(4, 2), (4, 4)], id="a")
+    person = drafting([(2, 1), (4, 1)], id="b", guide="person")
+    note = drafting([(1, 1)], id="c", guide="note")
+    found = by_guide([free, person, note, drafting([], id="d", guide="none")])
+    assert {name: one.shortened for name, one in found.items()} == {"free": 0.0, "person": 0.5, "note": 1.0}
+    assert {name: len(one.over_all or ()) for name, one in found.items()} == {
+        "free": 4,
+        "person": 4,
+        "note": 4,
+    }
 
 
 def test_a_position_that_no_draft_reached_has_no_rate() -> None:
@@ -476,3 +490,18 @@ def test_a_run_that_never_settles_has_no_steady_state() -> None:
     lone = [shifted(said([100, 1000], id=f"l{i}"), by=float(i)) for i in range(9)]
     assert steady(burst + lone) is None
     assert steady([]) is None
+
+
+# speculation x grammar
+
+
+def test_how_much_of_the_speed_up_survives_the_grammar() -> None:
+    found = Crossed(free_off=100.0, free_on=300.0, guided_off=80.0, guided_on=160.0)
+    assert (found.speedup_free, found.speedup_guided) == (3.0, 2.0)
+    assert (found.cost_off, found.cost_on) == (0.8, pytest.approx(160 / 300))
+    assert found.interaction == pytest.approx(2 / 3)
+    assert found.kept == 0.5
+    assert replace(found, guided_on=40.0).kept == -0.25
+    assert replace(found, free_on=90.0).kept is None
+    assert replace(found, guided_off=None).kept is None
+    assert replace(found, guided_off=0.0).interaction is None

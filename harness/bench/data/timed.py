@@ -23,19 +23,21 @@ def timed(
     *,
     n: int | None = None,
     speed: float = 1.0,
+    tick: float = 0.001,
     block: int = BLOCK,
     longest: int | None = None,
 ) -> list[Ask]:
     """A trace in Mooncake's shape: JSON lines ``{"timestamp": ms, "input_length", "output_length", "hash_ids"}``.
 
     Prompts are random ids; equal hash ids are equal blocks, so prefixes are shared as they were. ``speed`` 2 sends
-    twice as fast; the first request is sent at 0. ``longest`` leaves out what does not fit the model.
+    twice as fast; the first request is sent at 0. ``tick``: seconds of one unit of its timestamps. ``longest`` leaves
+    out what does not fit the model.
 
     Raises:
         UsageError: a line without its numbers, times that run backwards, or nothing left.
     """
-    if speed <= 0 or block < 1:
-        raise UsageError(f"saw speed {speed} and block {block}, expected more than 0")
+    if speed <= 0 or tick <= 0 or block < 1:
+        raise UsageError(f"saw speed {speed}, tick {tick} and block {block}, expected more than 0")
     asks: list[Ask] = []
     first, before = None, 0.0
     for place, (where, entry) in enumerate(rows(path)):
@@ -55,7 +57,7 @@ def timed(
                 prompt_tokens=int(size),
                 max_tokens=int(out),
                 ignore_eos=True,
-                at=(at - first) / 1000 / speed,
+                at=(at - first) * tick / speed,
             )
         )
     if not asks:

@@ -81,6 +81,21 @@ def acceptance(records: Sequence[RequestRecord], longest: int | None = None) -> 
     )
 
 
+FREE = "free"
+"""The group of requests without a guide."""
+
+
+def by_guide(records: Sequence[RequestRecord], longest: int | None = None) -> dict[str, Acceptance]:
+    """Acceptance of each guide's requests, and of the free ones as FREE; all against the same longest draft, so that
+    what a grammar shortens shows. Groups without a verify step are not in it."""
+    full = longest or max((d for record in complete(records) for d in record.drafted), default=0)
+    groups: dict[str, list[RequestRecord]] = {}
+    for record in complete(records):
+        groups.setdefault(record.guide or FREE, []).append(record)
+    found = {name: acceptance(group, full or None) for name, group in sorted(groups.items())}
+    return {name: one for name, one in found.items() if one is not None}
+
+
 def from_counters(
     steps: int, drafted: int, accepted: int, per_position: Sequence[int] = ()
 ) -> Acceptance | None:
