@@ -180,6 +180,7 @@ def test_the_json_has_vllms_keys_in_its_order_and_one_of_ours() -> None:
     gone = {"input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors"}
     assert kept == [key for key in KEYS if key not in gone]
     json.dumps(told, allow_nan=False)
+    assert told["specharness"]["acceptance_by_guide"]["person"]["steps"] == 24  # type: ignore[index]
 
 
 def test_nothing_measured_is_null_in_the_json_and_absent_in_the_block(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.bench.equality import Equality
+from harness.bench.metrics.acceptance import by_guide
 from harness.bench.metrics.compat import CHAT, Dialect, compat, seen, would_complete
 from harness.bench.metrics.distribution import RULE
 from harness.bench.metrics.span import Span, measured
@@ -161,6 +162,7 @@ def _ours(
         "outcomes": summary.streams.outcomes,
         "unknown": dict(summary.unknown),
         "acceptance": _plain(summary.acceptance),
+        "acceptance_by_guide": {name: _plain(found) for name, found in by_guide(records).items()},
         "goodput": _plain(summary.goodput),
         "valid_goodput": _plain(summary.valid_goodput),
         "steady": _plain(summary.steady),
