@@ -15,6 +15,7 @@ from harness.cases import find_root
 from harness.errors import UsageError
 from harness.models.tiny import default_cache
 
+NOTES = "<!-- what follows was written by hand, and is kept -->"
 PARTS = ("verify", "special", "mixed", "decode", "prefill")
 
 
@@ -37,17 +38,22 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
 
     console = Console(stderr=True, quiet=getattr(args, "json", False), highlight=False)
     random = torch.Generator("cuda").manual_seed(args.seed)
-    report = Report(command=shlex.join(["specharness", *sys.argv[1:]]), bandwidth=copy_bandwidth())
+    # where the page went says nothing about the figures
+    asked = [word for word in sys.argv[1:] if str(args.out) not in (word, word.removeprefix("--out="))]
+    command = shlex.join(["specharness", *(word for word in asked if word != "--out")])
+    report = Report(command=command, bandwidth=copy_bandwidth())
     upstream = Upstream(default_cache(os.environ).parent)
     verify = Verify(upstream, random)
     path = args.out or (args.cases or find_root()) / "reports" / "baselines" / "gpu.md"
     path.parent.mkdir(parents=True, exist_ok=True)
+    notes = path.read_text(encoding="utf-8").partition(NOTES)[2] if path.is_file() else "\n"
 
     def keep(part: str, table: list[Any], lines: Callable[[], Iterable[Any]]) -> None:
         for line in lines() if part in args.parts else ():
             table.append(line)
             console.print(f"{part}: {line}", soft_wrap=True)
-            path.write_text(report.markdown(clocks()), encoding="utf-8")  # what is known survives what comes
+            page = report.markdown(clocks()) + NOTES + notes
+            path.write_text(page, encoding="utf-8")  # after every line: what is known survives what comes
 
     keep("prefill", report.prefills, lambda: prefills(upstream, random))
     keep("decode", report.decodes, lambda: decodes(upstream, random, (1, 2, 4, 8, 16)))

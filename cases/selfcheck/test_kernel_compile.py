@@ -23,6 +23,7 @@ from harness.engine.kernels import compile as aot
 from harness.engine.kernels.constexpr_length import constexpr_length
 from harness.engine.kernels.conv import update_launch
 from harness.engine.kernels.gdn import verify_launch
+from harness.engine.kernels.replay import replay_launch
 from harness.engine.kernels.samples import Row, Shape, batch
 
 SHARED = {80: 163 * 1024, 90: 227 * 1024}  # bytes a program may have
@@ -69,6 +70,18 @@ def test_mixed_batches_need_one_variant_of_the_recurrence():
             sample = batch(Shape(k=3), [Row(length=n) for n in lengths], seed=seed)
             inputs, out = sample.gdn(), torch.empty_like(sample.qkv()[2])
             yield verify_launch(*inputs[:5], out, inputs[5], **sample.verify())
+
+    assert len(aot.specialisations(launches())) == 1
+
+
+def test_mixed_batches_at_any_offset_need_one_variant_of_the_replay():
+    def launches():
+        for seed, lengths in enumerate(LENGTHS):
+            sample = batch(Shape(k=3), [Row(length=n) for n in lengths], seed=seed)
+            inputs, out = sample.gdn(), torch.empty_like(sample.qkv()[2])
+            for first in range(min(2, len(lengths))):
+                keywords = {name: index[first:] for name, index in sample.replay().items()}
+                yield replay_launch(*inputs[:5], out, inputs[5], sample.journal, **keywords)
 
     assert len(aot.specialisations(launches())) == 1
 

@@ -44,6 +44,7 @@ class Report:
             "has to move over the time, against the copy.",
             "",
             *self._verified("Verify steps, float32 state", self.uniform),
+            *self._plot(),
             *self._verified("Accepted counts at their ends, and bfloat16 states", self.special),
             *self._mixed(),
             *self._decoded(),
@@ -62,6 +63,25 @@ class Report:
         for time, needed in ((row.slots, row.slots_bytes), (row.replay, row.replay_bytes)):
             cells += [f"{time:.1f}", f"{time / row.vllm:.2f}", self._share(needed, time)]
         return cells
+
+    def _plot(self, batch: int = 64) -> Iterable[str]:
+        rows = [row for row in self.uniform if row.batch == batch]
+        if not rows:
+            return []
+        lines = [
+            f"    line [{', '.join(f'{time:.0f}' for time in times)}]"
+            for times in zip(*((row.vllm, row.slots, row.replay) for row in rows), strict=True)
+        ]
+        return [
+            "```mermaid",
+            "xychart-beta",
+            f'    title "B = {batch}: vLLM, slots, replay (from the top at the right end)"',
+            f'    x-axis "drafts per row, k" [{", ".join(str(row.drafts) for row in rows)}]',
+            '    y-axis "us"',
+            *lines,
+            "```",
+            "",
+        ]
 
     def _share(self, needed: int, time: float) -> str:
         return f"{100 * needed / (time * 1e-6) / self.bandwidth:.0f} %"

@@ -153,7 +153,8 @@ def verify_launch(
         grid = triton.cdiv(V, block_v), triton.cdiv(HV, block_h), B
         return Launch(few.gdn_verify_few_kernel, grid, arguments, OPTIONS)
     block_v = max(16, min(fat(16, V), cover(V)))
-    span = max(block_v, min(fat(64 if R <= 5 else 16, V), cover(V)))  # measured: long rows want more programs
+    many = R <= 5 and B > 16  # measured: long rows and small batches want more programs, each of them smaller
+    span = max(block_v, min(fat(64 if many else 16, V), cover(V)))
     arguments |= {
         **columns(0, R),
         **tile(K, state.element_size()),
