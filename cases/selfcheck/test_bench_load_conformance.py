@@ -216,6 +216,9 @@ def test_a_tool_s_command_needs_its_holes(capsys: pytest.CaptureFixture[str]) ->
     assert "expected {url}, {script}, {result} in it" in capsys.readouterr().err
     assert main(["tool", "--command", "x {url} {script} {result}", "--scripts", "nonsense"]) == 2
     assert "saw script 'nonsense'" in capsys.readouterr().err
+    dies = f"{sys.executable} -c 'raise SystemExit(\"no such flag\")' {{url}} {{script}} {{result}}"
+    assert main(["tool", "--command", dies, "--scripts", "plain"]) == 2
+    assert "no result for any script, and said: no such flag" in capsys.readouterr().err
 
 
 def test_a_claim_of_tokens_and_pace_is_held_against_the_truth() -> None:

@@ -86,7 +86,7 @@ def score_tool(command: str, url: str, scripts: Sequence[Script], *, tolerance: 
     """Run a tool once for each script.
 
     Raises:
-        UsageError: the command has no ``{url}``, ``{script}`` and ``{result}``, or cannot be run.
+        UsageError: the command has no ``{url}``, ``{script}`` and ``{result}``, cannot be run, or never gave a result.
     """
     missing = [hole for hole in ("{url}", "{script}", "{result}") if hole not in command]
     if missing:
@@ -94,23 +94,33 @@ def score_tool(command: str, url: str, scripts: Sequence[Script], *, tolerance: 
             f"saw the command {command!r}, expected {', '.join(missing)} in it",
             hint="for example 'vllm bench serve --base-url {url} --model {script} --result-filename {result} ...'",
         )
-    return [_run(command, url, script, tolerance) for script in scripts]
+    scores, said = [], ""
+    for script in scripts:
+        claim, last = _run(command, url, script)
+        said = said or last
+        entries = [entry for entry in truth_log(url).values() if entry["script"] == script.name]
+        told = claim or Claim(is_success=False)
+        scores.append((claim, judged_claim(script, told, entries[-1] if entries else {}, tolerance)))
+    if all(claim is None for claim, _ in scores):
+        raise UsageError(f"the tool wrote no result for any script, and said: {said}", hint="run it by hand")
+    return [score for _, score in scores]
 
 
-def _run(command: str, url: str, script: Script, tolerance: float) -> Score:
+def _run(command: str, url: str, script: Script) -> tuple[Claim | None, str]:
+    """What it claims, and its last words where it claims nothing."""
     with TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         holes = {"url": url, "script": script.name, "path": script.path, "result": str(result)}
         words = [word.format(**holes) for word in shlex.split(command)]
+        said = f"nothing within {LONGEST_RUN:g} s"
         try:
-            subprocess.run(words, capture_output=True, timeout=LONGEST_RUN, cwd=folder)
+            tool = subprocess.run(words, capture_output=True, timeout=LONGEST_RUN, cwd=folder)
+            said = (tool.stderr or tool.stdout).decode(errors="replace").strip().rpartition("\n")[2]
         except subprocess.TimeoutExpired:
             pass  # a tool that hangs has claimed nothing
         except OSError as error:
             raise UsageError(f"cannot run {words[0]!r}: {error.strerror}", hint="check the command") from None
         try:
-            claim = claim_of(json.loads(result.read_text(encoding="utf-8")))
+            return claim_of(json.loads(result.read_text(encoding="utf-8"))), ""
         except (OSError, ValueError):
-            claim = Claim(is_success=False)
-    entries = [entry for entry in truth_log(url).values() if entry["script"] == script.name]
-    return judged_claim(script, claim, entries[-1] if entries else {}, tolerance)
+            return None, said

@@ -87,7 +87,7 @@ class OpenAITransport:
         ways = self._client.chat.completions if call.path == CHAT else self._client.completions
         stream: Any = await ways.create(**told, extra_body=body, extra_headers={"X-Request-Id": call.id})  # type: ignore[call-overload]
         reply.status = stream.response.status_code
-        watch = _Watched(stream.response.stream)
+        watch = _Watched(stream.response.stream, self._clock)
         stream.response.stream = watch
         reads_before = 0
         async with stream:
@@ -96,8 +96,8 @@ class OpenAITransport:
                 packet = msgspec.convert(chunk.model_dump(), Packet)
                 reply.takes(packet, at, watch.reads == reads_before)
                 reads_before = watch.reads
-        if watch.saw_done:
-            reply.ends(self._clock.now(), watch.reads == reads_before)
+        if watch.done_at is not None:
+            reply.ends(watch.done_at, watch.reads == reads_before)
 
     async def close(self) -> None:
         """See ``Transport``."""
@@ -107,21 +107,20 @@ class OpenAITransport:
 class _Watched(httpx.AsyncByteStream):
     """Passes bytes on as they are, counts the reads, and sees ``[DONE]``."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Any, clock: Clock) -> None:
         self._inner = inner
+        self._clock = clock
         self._tail = b""
         self.reads = 0
-        self.saw_done = False
+        self.done_at: float | None = None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for data in self._inner:
             self.reads += 1
             self._tail = (self._tail + data)[-4096:]
-            self.saw_done = self.saw_done or any(
-                line.removeprefix(b"data:").strip() == b"[DONE]"
-                for line in self._tail.splitlines()
-                if line.startswith(b"data:")
-            )
+            lines = [line for line in self._tail.splitlines() if line.startswith(b"data:")]
+            if self.done_at is None and any(line[5:].strip() == b"[DONE]" for line in lines):
+                self.done_at = self._clock.now()
             yield data
 
     async def aclose(self) -> None:
