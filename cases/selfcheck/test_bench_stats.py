@@ -73,6 +73,23 @@ def test_repeats_of_one_night_do_not_make_the_past_better_known() -> None:
     assert many.se == pytest.approx(one.se)
 
 
+def test_trimmed_runs_are_compared_as_yuen_does() -> None:
+    left, right = np.array([10.0, 11, 9, 10.5, 30, 10.2]), np.array([12.0, 11, 13, 12.5, 1, 12.2])
+    ours = ratio(left, right, worse=1, confidence=0.95, trim=0.2)
+    theirs = stats.ttest_ind(np.log(right), np.log(left), equal_var=False, trim=0.2, alternative="greater")
+    assert ours is not None
+    assert ours.p_worse == pytest.approx(theirs.pvalue, rel=1e-9)
+
+
+def test_a_stalled_run_does_not_hide_a_regression_where_runs_are_trimmed() -> None:
+    left, right = [*QUIET, 10.0, 15.0], [*worse(QUIET, 1.1), 11.0, 16.5]
+    assert compare(runs(left), runs(right), TPOT).call is Call.INCONCLUSIVE
+    trimmed = dataclasses.replace(TPOT, trim=0.2)
+    assert compare(runs(left), runs(right), trimmed).call is Call.REGRESSION
+    floor = calibrate(runs(left), trimmed).floors["tpot"]
+    assert floor.sd < 0.02 < calibrate(runs(left), TPOT).floors["tpot"].sd
+
+
 @settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.floats(0.1, 1e6), min_size=2, max_size=6),
@@ -442,6 +459,7 @@ def test_the_looks_share_one_level() -> None:
         {"first_pairs": 3},
         {"first_pairs": 6, "max_pairs": 4},
         {"alpha": 0.0},
+        {"trim": 0.3},
         {"confidence": 95},
         {"window": 5, "fewest": 8},
         {"effects": {"tpot": 0.0}},

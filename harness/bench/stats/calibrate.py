@@ -14,6 +14,7 @@ import numpy as np
 from scipy import special
 
 from harness.bench.stats.design import Design
+from harness.bench.stats.estimate import centre
 from harness.bench.stats.fingerprint import Incomparable, differences, require_same
 from harness.bench.stats.run import Run
 from harness.errors import UsageError
@@ -135,7 +136,8 @@ def smallest_detectable(sd: float, design: Design) -> float:
     Two t quantiles times the standard error of a difference of ``max_pairs`` runs each: the usual sample-size formula
     (Lachin 1981), at the level of a metric that Holm weighs last.
     """
-    pairs, df = design.max_pairs, 2 * design.max_pairs - 2
+    pairs = design.max_pairs
+    df = 2 * (pairs - 2 * int(design.trim * pairs)) - 2
     level = design.alpha_at(pairs) / max(1, len(design.effects))
     reach = special.stdtrit(df, 1 - level) + special.stdtrit(df, design.power)
     return exp(float(reach) * sd * sqrt(2 / pairs)) - 1
@@ -148,7 +150,7 @@ def _invalid(runs: Sequence[Run]) -> str:
 def _floor(logs: np.ndarray, design: Design) -> Floor:
     from scipy import stats  # takes a second to import, and only calibrations need it
 
-    runs, sd = len(logs), float(logs.std(ddof=1))
+    runs, sd = len(logs), centre(logs, design.trim).sd
     constant = sd < 1e-12  # a trend of equal numbers has no p-value
     return Floor(
         sd=sd,

@@ -54,7 +54,7 @@ def compare(
     )
 
     def welch(one: Array, other: Array, worse: int, floor: float) -> Estimate | None:
-        return ratio(one, other, worse=worse, confidence=design.confidence, floor=floor)
+        return ratio(one, other, worse=worse, confidence=design.confidence, floor=floor, trim=design.trim)
 
     results = judge(observe(left, right, design, calibration, welch), design, level, calibration)
     return Comparison(

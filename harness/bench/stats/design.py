@@ -20,7 +20,8 @@ class Design:
     ``confidence``: of the two-sided interval that is printed, and that must lie within the margin to pass.
     A look is taken after ``first_pairs`` pairs, and after every two more up to ``max_pairs``, so that the order of
     the runs (ABBA) is balanced at every look. ``window``: nights that tonight is held against, ``fewest`` of them at
-    least. ``tail_samples``: a percentile is gated only where so many samples of each run lie beyond it.
+    least. ``tail_samples``: a percentile is gated only where so many samples of each run lie beyond it. ``trim``: share
+    of the runs that is left out at either end (0.2), for hosts where something else stalls a run now and then.
     """
 
     effects: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
@@ -32,6 +33,7 @@ class Design:
     window: int = 20
     fewest: int = 8
     tail_samples: float = 10.0
+    trim: float = 0.0
 
     def __post_init__(self) -> None:
         if not (2 <= self.first_pairs <= self.max_pairs and self.first_pairs % 2 == self.max_pairs % 2 == 0):
@@ -44,6 +46,8 @@ class Design:
                 f"levels: saw alpha {self.alpha}, confidence {self.confidence}, power {self.power}, "
                 "expected alpha in (0, 0.5) and the others in (0.5, 1)"
             )
+        if not 0 <= self.trim <= 0.25:
+            raise UsageError(f"trim: saw {self.trim}, expected 0 to 0.25", hint="0.2 is usual")
         if not 2 <= self.fewest <= self.window:
             raise UsageError(
                 f"window: saw {self.fewest} to {self.window} nights, expected 2 <= fewest <= window"

@@ -45,25 +45,35 @@ class Estimate:
 
 
 def ratio(
-    baseline: Array, candidate: Array, *, worse: int, confidence: float, floor: float = 0.0
+    baseline: Array,
+    candidate: Array,
+    *,
+    worse: int,
+    confidence: float,
+    floor: float = 0.0,
+    trim: float = 0.0,
 ) -> Estimate | None:
     """Candidate against baseline, each ``[runs]``, two runs at least; ``None`` where no ratio exists (baseline 0).
 
-    Welch (1947) on logarithms of run-level values. ``floor``: the standard deviation that one run is known to have
-    at least (from ``calibrate``), so that a few runs which agree by accident prove nothing.
+    Welch (1947) on logarithms of run-level values; with ``trim``, Yuen (1974). ``floor``: the standard deviation that
+    one run is known to have at least (from ``calibrate``), so that a few runs which agree by accident prove nothing.
     """
     scaled = _scaled(baseline, candidate)
     if scaled is None:
         return None
-    left, right, linear = scaled
-    parts = [max(float(part.var(ddof=1)), floor**2) / len(part) for part in (left, right)]
+    left, right = (centre(part, trim) for part in scaled[:2])
+    parts = [max(side.sd, floor) ** 2 / side.runs for side in (left, right)]
     se = sqrt(sum(parts))
-    df = se**4 / sum(p**2 / (len(g) - 1) for p, g in zip(parts, (left, right), strict=True)) if se else 1.0
-    return student(worse * float(right.mean() - left.mean()), se, df, confidence, linear)
+    df = (
+        se**4 / sum(p**2 / (side.kept - 1) for p, side in zip(parts, (left, right), strict=True))
+        if se
+        else 1.0
+    )
+    return student(worse * (right.mean - left.mean), se, df, confidence, scaled[2])
 
 
 def prediction(
-    nights: Array, tonight: Array, *, worse: int, confidence: float, floor: float = 0.0
+    nights: Array, tonight: Array, *, worse: int, confidence: float, floor: float = 0.0, trim: float = 0.0
 ) -> Estimate | None:
     """Tonight's runs against ``[nights]``, one value each: where the next night must lie if nothing changed.
 
@@ -72,9 +82,35 @@ def prediction(
     scaled = _scaled(nights, tonight)
     if scaled is None:
         return None
-    left, right, linear = scaled
-    se = max(float(left.std(ddof=1)), floor) * sqrt(1 + 1 / len(left))
-    return student(worse * float(right.mean() - left.mean()), se, len(left) - 1, confidence, linear)
+    past = centre(scaled[0], trim)
+    se = max(past.sd, floor) * sqrt(1 + 1 / past.runs)
+    return student(worse * (float(scaled[1].mean()) - past.mean), se, past.kept - 1, confidence, scaled[2])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Centre:
+    """The middle of some runs: ``sd / sqrt(runs)`` is the standard error of ``mean``, which rests on ``kept`` runs."""
+
+    mean: float
+    sd: float
+    runs: int
+    kept: int
+
+
+def centre(values: Array, trim: float = 0.0) -> Centre:
+    """The mean without the lowest and the highest ``trim`` of the values (whole runs), with its error (Yuen 1974).
+
+    The error comes from the values after those left out were moved to the outermost that stayed (winsorized).
+    """
+    runs, cut = len(values), int(trim * len(values))
+    ordered = np.sort(values)
+    inner = ordered[cut : runs - cut]
+    kept = len(inner)
+    moved = ordered.clip(inner[0], inner[-1])
+    squares = float(((moved - moved.mean()) ** 2).sum())
+    return Centre(
+        mean=float(inner.mean()), sd=sqrt(squares * runs / (kept * (kept - 1))), runs=runs, kept=kept
+    )
 
 
 def student(shift: float, se: float, df: float, confidence: float, linear: bool = False) -> Estimate:

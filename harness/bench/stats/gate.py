@@ -115,7 +115,9 @@ def _screen(
 
     def predicted(one: Array, other: Array, worse: int, floor: float) -> Estimate | None:
         means = [_middle(part) for part in np.split(one, np.cumsum(sizes)[:-1])]
-        return prediction(np.asarray(means), other, worse=worse, confidence=design.confidence, floor=floor)
+        return prediction(
+            np.asarray(means), other, worse=worse, confidence=design.confidence, floor=floor, trim=design.trim
+        )
 
     past = [run for night in window for run in night]
     seen = observe(past, valid, design, calibration, predicted, fewest=(design.fewest, 1))
