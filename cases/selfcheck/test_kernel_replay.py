@@ -15,6 +15,8 @@ import triton.language as tl  # noqa: F401  Triton's interpreter asks every modu
 from test_kernel_triton import DEVICE, DRAFTS, GPU, SMALL, STATES, TRITON, TWIN, assert_close
 
 from harness.engine.kernels import CORRECT, Decision, Journal
+from harness.engine.kernels.gdn import verify_launch
+from harness.engine.kernels.replay import replay_launch
 from harness.engine.kernels.samples import QWEN3_NEXT, Row, Shape, batch
 
 WHOLE = torch.float64
@@ -130,6 +132,32 @@ def test_both_layouts_give_the_same_outputs_over_a_history_of_random_rows(k):
         for b, n in enumerate(lengths):
             if n:
                 turn[b], accepted[b] = 1 - turn[b], draw.randint(1, n)
+
+
+@pytest.mark.parametrize("span", [16, 32])
+def test_a_head_that_several_programs_share_comes_out_the_same(span):
+    """Each program then logs its own values, and one of them the keys and gates."""
+    shape, rows = Shape(H=1, HV=2, V=64, k=3), every_pair(3)[:8]
+    one, two = (batch(shape, rows, seed=7, device=DEVICE) for _ in range(2))
+    out = torch.zeros_like(one.qkv()[2])
+    q, k, v, g, beta, state = one.gdn()
+    launch = replay_launch(q, k, v, g, beta, out, state, one.journal, **one.replay())
+    blocks = {**launch.arguments, "BLOCK_V": 16, "SPAN": span}
+    replace(launch, grid=(64 // span, *launch.grid[1:]), arguments=blocks).run()
+    assert_close(out, run(TWIN, two))
+    assert_close(one.states, two.states)
+    for mine, theirs in zip(journal_of(one), journal_of(two), strict=True):
+        assert torch.equal(mine, theirs)
+
+    usual = [row for row in rows if row.accepted]
+    one, two = (batch(shape, usual, seed=7, device=DEVICE) for _ in range(2))
+    q, k, v, g, beta, state = one.gdn()
+    out = torch.zeros_like(v)
+    launch = verify_launch(q, k, v, g, beta, out, state, **one.verify())
+    blocks = {**launch.arguments, "BLOCK_V": 16, "SPAN": span}
+    replace(launch, grid=(64 // span, *launch.grid[1:]), arguments=blocks).run()
+    assert_close(out, TWIN.gdn_verify(*two.gdn(), **two.verify()))
+    assert_close(one.states, two.states)
 
 
 @triton.jit

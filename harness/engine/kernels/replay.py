@@ -137,7 +137,8 @@ def replay_launch(
     _, HV, V, K = pool(state, "state").shape
     R = journal.rows
     block_h, block_v = fat(1, HV), max(16, min(fat(16, V), cover(V)))
-    span = max(block_v, cover(V))
+    many = len(state_indices) > 8  # else there are fewer heads than a GPU has places: split them
+    span = max(block_v, min(fat(128 if many else 32, V), cover(V)))
     return Launch(
         gdn_replay_kernel,
         (triton.cdiv(V, span), triton.cdiv(HV, block_h), len(state_indices)),
