@@ -81,3 +81,6 @@ def test_where_nothing_is_counted_nothing_is_said() -> None:
     assert between(None, busy) is None
     assert between(quiet, quiet) is None  # no draft in between
     assert between(busy, quiet) is None  # the server restarted
+    assert (
+        between(counters(METRICS % (5, 20, 15, 5, 5)), counters(METRICS % (8, 24, 6, 3, 3))) is None
+    )  # and went on

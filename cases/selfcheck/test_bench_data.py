@@ -54,6 +54,16 @@ def test_random_ids_are_ordinary_and_of_exact_length(folder: Path, words: Vocabu
     assert len({ask.id for ask in asks}) == 50
 
 
+def test_special_tokens_of_the_base_vocabulary_are_not_ordinary(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({"<s>": 0, "a": 1, "b": 2, "[UNK]": 3}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(["<s>", "[UNK]", "<pad>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert Vocabulary(tmp_path).ordinary == (1, 2)
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 120), st.integers(0, 99))
 def test_random_texts_encode_to_exactly_as_many_tokens(length: int, seed: int) -> None:

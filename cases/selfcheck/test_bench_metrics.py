@@ -380,6 +380,9 @@ def test_an_objective_that_is_not_defined_does_not_apply() -> None:
     assert found.goodput is not None
     assert (found.goodput.good, found.goodput.sent, found.goodput.attainment) == (3, 3, 1.0)
     assert found.goodput.not_applicable == {"tpot": 1}
+    told = compat(records, dialect=CHAT, limits={"tpot": 0.015})
+    assert told["mean_tpot_ms"] == pytest.approx(20)  # vLLM leaves it out of the mean too,
+    assert told["request_goodput"] == pytest.approx(1 / 0.12)  # but takes it for 0 in goodput
 
 
 def test_what_fails_is_sent_and_is_not_good() -> None:

@@ -35,7 +35,8 @@ ODD = Guide(name="odd", kind=GuideKind.REGEX, rule="(")
 AWAY = Guide(name="away", kind=GuideKind.JSON_SCHEMA, rule={"$ref": "http://localhost:9/never-fetched.json"})
 NONE = Guide(name="none", kind=GuideKind.JSON_SCHEMA, rule={"type": "no such type"})
 DOTS = Guide(name="dots", kind=GuideKind.GRAMMAR, rule="root ::= nowhere")
-GUIDES = [PERSON, DATE, MOOD, SUM, ODD, AWAY, NONE, DOTS]
+BIG = Guide(name="big", kind=GuideKind.JSON_SCHEMA, rule={"type": "integer", "minimum": 100})
+GUIDES = [BIG, PERSON, DATE, MOOD, SUM, ODD, AWAY, NONE, DOTS]
 
 
 def answer(guide: Guide | None, text: str, finish: str = "stop", name: str = "r0") -> RequestRecord:
@@ -67,6 +68,14 @@ def answer(guide: Guide | None, text: str, finish: str = "stop", name: str = "r0
         (PERSON, '{"name": "A\x03n", "a', "length", Validity.TRUNCATED),
         (PERSON, '{"name": "A\x03n", "a', "stop", Validity.ENDED_EARLY),
         (PERSON, '{"name": "Ann", "age": 3.0}', "stop", Validity.VALID),  # 3.0 is an integer to JSON schema
+        (PERSON, '{"name": "Ann", "age": -3}', "length", Validity.VIOLATION),  # nothing behind it can mend it
+        (PERSON, '{\x03"name": "Ann", "age": 3}', "stop", Validity.INVALID_JSON),
+        (PERSON, '{"name": "Ann",\n"age": 3', "length", Validity.TRUNCATED),
+        (PERSON, '{"name": NaN, "age": "\x03', "length", Validity.INVALID_JSON),
+        (BIG, "12", "length", Validity.TRUNCATED),
+        (BIG, "12", "stop", Validity.VIOLATION),
+        (BIG, "true", "length", Validity.VIOLATION),
+        (BIG, "123", "length", Validity.VALID),
         (DATE, "2026-12-01", "stop", Validity.VALID),
         (DATE, "2026-12-01 or so", "stop", Validity.VIOLATION),
         (DATE, "2026-1", "length", Validity.TRUNCATED),
@@ -90,6 +99,13 @@ def test_an_answer_is_judged_by_its_class(guide: Guide, text: str, finish: str, 
     (found,) = validate([answer(guide, text, finish)], GUIDES).answers
     assert found.validity is wanted, found.detail
     assert (found.detail == "") == (wanted is Validity.VALID)
+
+
+def test_a_document_with_more_behind_it_is_told_from_a_wrong_one() -> None:
+    run = [answer(PERSON, '{"name": "A", "age": 3} tag', name="a"), answer(PERSON, '{"name"; 3}', name="b")]
+    first, second = validate(run, GUIDES).answers
+    assert first.detail == "a document, then 4 more characters (ignore_eos?)"
+    assert "delimiter" in second.detail
 
 
 def test_free_answers_dead_streams_and_warm_up_are_not_judged() -> None:

@@ -19,7 +19,6 @@ from harness.bench.json_prefix import is_json_prefix
 from harness.bench.metrics.span import complete
 from harness.bench.record import RequestRecord
 
-_CONTROL = re.compile(r"[\x00-\x1f]")
 _LENGTH = "length"
 
 
@@ -112,9 +111,12 @@ class _Unreadable(Exception):
     """A guide that no library here can judge by."""
 
 
-def strict_json(text: str) -> Any:
-    """Parse as RFC 8259 has it: no NaN, no Infinity, no raw control character. ValueError says where it is wrong."""
-    return json.loads(text, parse_constant=_refuse)
+def strict_json(text: str, *, controls: bool = False) -> Any:
+    """Parse as RFC 8259 has it: no NaN, no Infinity. ValueError says where it is wrong.
+
+    ``controls``: raw control characters in strings are let through.
+    """
+    return json.loads(text, parse_constant=_refuse, strict=not controls)
 
 
 def _refuse(word: str) -> None:
@@ -124,6 +126,7 @@ def _refuse(word: str) -> None:
 def _schema(rule: Mapping[str, Any] | bool) -> Callable[[str, bool], tuple[Validity, str]]:
     from jsonschema import Draft202012Validator, exceptions
     from jsonschema.validators import validator_for
+    from referencing.exceptions import Unresolvable
 
     kind = validator_for(rule, default=Draft202012Validator)
     try:
@@ -133,53 +136,41 @@ def _schema(rule: Mapping[str, Any] | bool) -> Callable[[str, bool], tuple[Valid
     validator = kind(rule)
 
     def judge(text: str, cut: bool) -> tuple[Validity, str]:
+        raw = ""
         try:
             value = strict_json(text)
         except RecursionError:
             return Validity.UNJUDGED, "nested too deeply to be read"
         except ValueError as error:
-            return _not_json(text, cut, str(error), keeps)
-        return (Validity.VALID, "") if (wrong := keeps(value)) is None else (_violation(cut, wrong), wrong)
-
-    def keeps(value: Any) -> str | None:
-        from referencing.exceptions import Unresolvable
-
+            raw = str(error)
+            try:
+                value = strict_json(text, controls=True)
+            except ValueError:
+                return _not_json(text, cut, raw)
         try:
             wrong = next(iter(validator.iter_errors(value)), None)
         except (Unresolvable, re.error, RecursionError) as error:
-            return f"cannot be judged: {type(error).__name__}: {error}"
-        return None if wrong is None else f"{wrong.json_path}: {wrong.message[:200]}"
+            return Validity.UNJUDGED, f"{type(error).__name__}: {error}"
+        if wrong is not None:
+            more = cut and type(value) in (int, float)  # only a number can go on behind its end
+            told = f"{wrong.json_path}: {wrong.message[:200]}"
+            return (Validity.TRUNCATED if more else Validity.VIOLATION), told
+        return (Validity.GRAMMAR_LIBRARY, raw) if raw else (Validity.VALID, "")
 
     return judge
 
 
-def _violation(cut: bool, wrong: str) -> Validity:
-    if wrong.startswith("cannot be judged"):
-        return Validity.UNJUDGED
-    return Validity.TRUNCATED if cut else Validity.VIOLATION
-
-
-def _not_json(text: str, cut: bool, error: str, keeps: Callable[[Any], str | None]) -> tuple[Validity, str]:
-    """Why strict JSON it is not: whose fault was that?"""
-    plain = _CONTROL.sub(" ", text)  # raw control characters are the library's doing: look at the rest
-    controls = plain != text and not is_json_prefix(text)
-    if is_json_prefix(plain):
-        try:
-            value = strict_json(plain)
-        except ValueError:
-            if cut:
-                return Validity.TRUNCATED, error
-            return Validity.ENDED_EARLY, "nothing" if not text.strip() else error
-        wrong = keeps(value) if controls else error
-        if wrong is None:
-            return Validity.GRAMMAR_LIBRARY, "raw control character in a string"
-        return _violation(cut, wrong), wrong
+def _not_json(text: str, cut: bool, error: str) -> tuple[Validity, str]:
+    """Cut off, ended early, or wrong? Raw control characters in strings are the library's doing and let through."""
+    if is_json_prefix(text, controls=True):
+        if cut:
+            return Validity.TRUNCATED, error
+        return Validity.ENDED_EARLY, error if text.strip() else "nothing"
     try:
-        _, end = json.JSONDecoder().raw_decode(plain.lstrip())
+        _, end = json.JSONDecoder(strict=False).raw_decode(text.lstrip())
     except (ValueError, RecursionError):
         return Validity.INVALID_JSON, error
-    rest = len(plain.lstrip()) - end
-    return Validity.INVALID_JSON, f"a document, then {rest} more characters (ignore_eos?)"
+    return Validity.INVALID_JSON, f"a document, then {len(text.lstrip()) - end} more characters (ignore_eos?)"
 
 
 def _regex(rule: str) -> Callable[[str, bool], tuple[Validity, str]]:
