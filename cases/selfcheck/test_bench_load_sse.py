@@ -38,12 +38,8 @@ def test_events_are_the_same_at_every_cut(form: Script) -> None:
 
 @pytest.mark.parametrize("form", FORMS, ids=IDS)
 def test_every_frame_holds_the_same_answer(form: Script) -> None:
-    record = answered(*[event for write in form.writes for event in fed_rest(write.data)])
+    record = answered(*fed([write.data for write in form.writes]))
     assert (record.outcome, record.text) == (Outcome.COMPLETE, form.truth.text)
-
-
-def fed_rest(data: bytes) -> list[Event]:
-    return fed([data])
 
 
 def answered(*events: Event | dict[str, Any] | str, at: float = 1.0) -> RequestRecord:
@@ -67,6 +63,12 @@ def test_line_separators_of_unicode_end_no_line() -> None:
 
 def test_a_carriage_return_and_its_line_feed_in_two_reads_are_one_end() -> None:
     assert fed([b"data: a\r", b"\n\r", b"\ndata: b\r\n\r\n"]) == [(b"", b"a"), (b"", b"b")]
+
+
+def test_a_line_end_in_two_reads_does_not_end_the_event() -> None:
+    whole = b"data: a\r\ndata: b\r\n\r\n"
+    for place in range(len(whole) + 1):
+        assert fed([whole[:place], whole[place:]]) == [(b"", b"a\nb")]
 
 
 def test_an_event_is_told_as_soon_as_its_last_line_ends() -> None:
