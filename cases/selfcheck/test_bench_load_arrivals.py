@@ -140,9 +140,7 @@ class Fake:
         sent = self.clock.now()
         self.in_flight += 1
         self.most = max(self.most, self.in_flight)
-        stop = time.monotonic() + self.work
-        while time.monotonic() < stop:
-            pass
+        time.sleep(self.work)  # nothing else happens in this loop meanwhile
         await asyncio.sleep(self.service)
         self.in_flight -= 1
         return record(call.id, scheduled, sent, self.clock.now())
@@ -171,18 +169,14 @@ def driven(shape: Any, n: int, **fake: float) -> tuple[list[RequestRecord], Fake
 
 
 def test_an_absolute_schedule_does_not_drift_by_what_requests_cost() -> None:
-    """Sleeping 5 ms after each request would be 100 x 3 ms late at the end, and send 122 a second of 200."""
-    best = min(
-        (driven(Open(times=arrivals.constant(200, 101)), 101, service=0.001, work=0.003) for _ in range(3)),
-        key=lambda told: told[0][-1].sent,
-    )
-    kept, _, lags = best
-    assert [each.scheduled - kept[0].scheduled for each in kept] == pytest.approx(
-        arrivals.constant(200, 101).tolist()
-    )
-    assert kept[-1].sent - kept[0].scheduled < 0.5 + 0.1
+    """Sleeping 10 ms behind each request would be 60 x 5 ms late at the end."""
+    shape = Open(times=arrivals.constant(100, 61))
+    tries = [driven(shape, 61, service=0.001, work=0.005) for _ in range(3)]
+    kept, _, lags = min(tries, key=lambda told: told[0][-1].sent - told[0][0].scheduled)
+    assert [each.scheduled - kept[0].scheduled for each in kept] == pytest.approx(list(shape.times))
+    assert kept[-1].sent - kept[0].scheduled < 0.6 + 0.15  # the best: others use this machine too
     assert min(lags) >= 0, "nothing goes before its moment"
-    assert len(lags) == 101
+    assert len(lags) == 61
 
 
 def test_waiting_for_a_place_counts_from_the_schedule() -> None:
@@ -267,6 +261,20 @@ def test_each_fault_of_a_client_is_named(pulses: Pulses, offered: float | None, 
     records = [record(str(i), i * 0.1, i * 0.1, i * 0.1 + 1) for i in range(20)]
     health = merged([pulses], records, offered=offered, bounds=Bounds())
     assert [why in each for each in health.because] == [True]
+
+
+def test_lags_are_held_against_what_is_measured() -> None:
+    def chunks(gap: float, n: int = 20) -> tuple[Chunk, ...]:
+        return tuple(Chunk(at=1.0 + i * gap, kind=Kind.CONTENT) for i in range(n))
+
+    lags = Pulses(loop_lags=[0.015] * 100)
+    slow = merged([lags], [record("a", 0.0, 0.0, 9.0, chunks=chunks(0.4))])
+    assert not slow.is_client_bound
+    assert slow.bounds.loop_lag_p99 == pytest.approx(0.020)
+    quick = merged([lags], [record("a", 0.0, 0.0, 9.0, chunks=chunks(0.02))])
+    assert quick.is_client_bound
+    lumps = merged([lags], [record("a", 0.0, 0.0, 9.0, chunks=chunks(0.0, 15) + chunks(0.4, 5))])
+    assert lumps.is_client_bound, "reading late is no excuse for reading late"
 
 
 def test_warm_up_is_in_no_measurement_of_health() -> None:

@@ -12,18 +12,40 @@ from typing import Any
 import numpy as np
 
 from harness.bench.load.clock import Clock
+from harness.bench.load.ending import TOKENS
 from harness.bench.record import RequestRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What a client may be late by, in seconds, and its shares. Chosen so that TTFT and ITL stay right to some ms."""
+    """What a client may be late by, in seconds, and its shares. Chosen so that TTFT and ITL stay right to some ms.
+
+    ``of_measured``: the lags may also be this share of what is measured, where that is more: 15 ms are nothing beside
+    chunks that come every 400 ms, and everything beside chunks that come every 20 ms.
+    """
 
     loop_lag_p99: float = 0.010
     dispatch_lag_p99: float = 0.020
     cpu_share: float = 0.90
     coalesced_share: float = 0.20
     least_rate: float = 0.95  # of the offered one
+    of_measured: float = 0.05
+
+    def beside(self, records: Sequence[RequestRecord]) -> Bounds:
+        """The bounds of a run: against its median gap between chunks, and its median time to the first one.
+
+        Lumps have gaps of nothing, so a client that reads late gets no milder bound by reading late.
+        """
+        stamps = [[c.at for c in record.chunks if c.kind in TOKENS] for record in records]
+        gaps = np.concatenate([np.diff(each) for each in stamps] or [np.empty(0)])
+        firsts = [each[0] - record.sent for record, each in zip(records, stamps, strict=True) if each]
+        usual = [float(np.median(values)) for values in (gaps, firsts) if len(values)]
+        more = self.of_measured * min(usual, default=0.0)
+        return replace(
+            self,
+            loop_lag_p99=max(self.loop_lag_p99, more),
+            dispatch_lag_p99=max(self.dispatch_lag_p99, more),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +67,7 @@ class Health:
     gc_pause_total: float = 0.0
     offered_rate: float | None = None
     achieved_rate: float | None = None
+    bounds: Bounds = field(default_factory=Bounds)  # what it was held against
     processes: int = 1
     parts: int = 1  # more than one: the run was resumed
     because: tuple[str, ...] = ()
@@ -164,7 +187,7 @@ def merged(
         processes=len(pulses),
         parts=parts,
     )
-    return _judged(health, bounds or Bounds())
+    return _judged(health, (bounds or Bounds()).beside(measured))
 
 
 def _percentile(values: np.ndarray[Any, Any], q: float) -> float | None:
@@ -186,4 +209,4 @@ def _judged(health: Health, bounds: Bounds) -> Health:
     offered, achieved = health.offered_rate, health.achieved_rate
     if offered is not None and achieved is not None and achieved < bounds.least_rate * offered:
         because.append(f"sent {achieved:.1f} requests/s of {offered:.1f} that were due")
-    return replace(health, because=tuple(because))
+    return replace(health, bounds=bounds, because=tuple(because))

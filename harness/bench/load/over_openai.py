@@ -7,6 +7,7 @@ cut stream for a whole one, so its bytes are watched on their way in; nothing el
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -25,6 +26,8 @@ try:
 except ModuleNotFoundError:
     import httpx  # type: ignore[no-redef]  # openai 2
 
+LAST_LINE = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]\s*$")
+LAST_EVENT = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\](?:\r\n|\r|\n){2}")
 KNOWN = ("model", "prompt", "messages", "max_tokens", "stream")
 """What the client takes by name; the rest of a body goes through ``extra_body``."""
 
@@ -118,10 +121,11 @@ class _Watched(httpx.AsyncByteStream):
         async for data in self._inner:
             self.reads += 1
             self._tail = (self._tail + data)[-4096:]
-            lines = [line for line in self._tail.splitlines() if line.startswith(b"data:")]
-            if self.done_at is None and any(line[5:].strip() == b"[DONE]" for line in lines):
+            if self.done_at is None and LAST_EVENT.search(self._tail):
                 self.done_at = self._clock.now()
             yield data
+        if self.done_at is None and LAST_LINE.search(self._tail):
+            self.done_at = self._clock.now()
 
     async def aclose(self) -> None:
         """httpx's own name."""

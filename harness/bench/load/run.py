@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from harness.errors import UsageError
 Progress = Callable[[int, int], None]
 HEAD_START = 0.1
 """Seconds between the end of the warm-up and the first request."""
+MOST_FILES = 65536
 COST_PER_CHUNK = 20e-6
 """CPU seconds of the raw transport, at most (reports/baselines/load.md)."""
 
@@ -87,6 +89,7 @@ def run_load(
     import uvloop
 
     transport, why = choose(plan.endpoint, plan.transport)
+    _allow_files()
     plan = replace(plan, transport=transport)
     digest = plan_digest(plan.calls, plan.shape)
     folder.mkdir(parents=True, exist_ok=True)
@@ -202,6 +205,14 @@ def _only(plan: LoadPlan, places: list[int]) -> LoadPlan:
     if isinstance(shape, Open) and len(places) < len(plan.calls):
         shape = replace(shape, times=tuple(shape.times[i] - shape.times[places[0]] for i in places))
     return replace(plan, calls=tuple(plan.calls[i] for i in places), shape=shape)
+
+
+def _allow_files() -> None:
+    """As many connections as this process may have: a stream that fails for want of one is not the server's fault."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _counting(progress: Progress | None, done: int, whole: int) -> Callable[[int], None] | None:
