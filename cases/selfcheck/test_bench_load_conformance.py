@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -233,3 +234,15 @@ def test_a_claim_of_tokens_and_pace_is_held_against_the_truth() -> None:
     ):
         assert not judged_claim(script, wrong, {}, 0.005).is_right
     assert judged_claim(SCRIPTS["cut-clean", CHAT], Claim(is_success=False), {}, 0.005).is_right
+
+
+def test_every_payload_holds_its_own_time_and_the_log_holds_the_same(url: str) -> None:
+    body = json.dumps({"model": "plain", "stream": True}).encode()
+    request = urllib.request.Request(url + COMPLETIONS, body, {"X-Request-Id": "stamped"})
+    with urllib.request.urlopen(request) as answer:
+        events = [line[6:] for line in answer.read().split(b"\n\n") if line.startswith(b"data: {")]
+    entry = truth_log(url)["stamped"]
+    stamps = [float(json.loads(event)["truth"]) for event in events]
+    assert len(stamps) == 4
+    assert stamps == pytest.approx(entry["written"][:4], abs=1e-5)
+    assert 0.020 <= stamps[0] - entry["received"] < 1.0
