@@ -124,6 +124,8 @@ def test_several_processes_share_one_clock_and_lose_nothing(url: str, tmp_path: 
     assert max(each.closed for each in result.records if each.warm_up) < first
     assert len(list(tmp_path.glob("records-*.jsonl"))) == 2
     assert result.health.processes == 2
+    assert result.health.loop_lag_p99 is not None
+    assert result.health.dispatch_lag_max is not None
 
 
 KILLED = """
@@ -170,7 +172,7 @@ def test_what_kill_9_leaves_is_readable_and_the_rest_is_sent(url: str, tmp_path:
     assert min(each.sent for each in later) >= before.ended
     assert result.health.parts == 2
     again = run_load(plan, tmp_path, resume=True)
-    assert again.records == result.records
+    assert (again.records, again.health) == (result.records, result.health), "the certificate is on disk too"
 
 
 def test_a_torn_line_is_left_out_and_a_broken_one_is_an_error(tmp_path: Path) -> None:

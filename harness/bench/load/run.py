@@ -19,7 +19,7 @@ from harness.bench.load.call import Call
 from harness.bench.load.clock import Clock
 from harness.bench.load.collector import rarely_collecting
 from harness.bench.load.drive import drive
-from harness.bench.load.health import Bounds, Health, Pulse, Pulses, merged
+from harness.bench.load.health import Bounds, Health, Pulse, merged
 from harness.bench.load.shape import Closed, Open, Shape
 from harness.bench.load.store import Part, RecordFile, plan_digest, read_records
 from harness.bench.load.transport import Endpoint, choose, open_transport
@@ -94,7 +94,6 @@ def run_load(
     digest = plan_digest(plan.calls, plan.shape)
     folder.mkdir(parents=True, exist_ok=True)
     places, begin, parts = _left(plan, folder, digest, resume)
-    pulses: list[Pulses] = []
     if places:
         left = _only(plan, places)
         clock = Clock(time.monotonic() - begin)
@@ -104,14 +103,15 @@ def run_load(
         if plan.workers:
             from harness.bench.load.workers import run_workers
 
-            pulses = uvloop.run(run_workers(left, folder, clock, part, told))
+            uvloop.run(run_workers(left, folder, clock, part, told))
         else:
-            pulses = [uvloop.run(run_here(left, folder / "records-0.jsonl", clock, part, told=told))]
+            uvloop.run(run_here(left, folder / "records-0.jsonl", clock, part, told=told))
         parts += 1
-    records = read_records(folder).records
+    kept = read_records(folder)
+    records = kept.records
     is_free = isinstance(plan.shape, Open) and plan.shape.most_in_flight is None and parts == 1
     offered = offered_rate_of(plan.shape) if is_free else None
-    health = merged(pulses, records, offered=offered, parts=parts, bounds=bounds)
+    health = merged(kept.pulses, records, offered=offered, parts=parts, bounds=bounds)
     return LoadResult(
         records=records,
         health=health,
@@ -129,7 +129,7 @@ async def run_here(
     *,
     gate: Callable[[], asyncio.Future[float]] | None = None,
     told: Callable[[int], None] | None = None,
-) -> Pulses:
+) -> None:
     """A plan in this loop. ``gate`` is called after the warm-up and answers when to begin, on the run's clock."""
     transport = open_transport(plan.endpoint, clock, plan.transport)
     pulse = Pulse(clock)
@@ -154,12 +154,11 @@ async def run_here(
                         dispatched=pulse.dispatched,
                     )
                 finally:
-                    pulses = pulse.stop()
+                    file.end(pulse.stop())
         finally:
             if teller is not None:
                 teller.cancel()
             await transport.close()
-    return pulses
 
 
 def workers_needed(chunks_per_second: float, *, load: float = 0.6) -> int:

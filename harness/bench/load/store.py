@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from harness.bench.load.call import Call
+from harness.bench.load.health import Pulses
 from harness.bench.load.shape import Shape
 from harness.bench.record import Chunk, Kind, Outcome, RequestRecord
 from harness.errors import UsageError
@@ -62,8 +63,16 @@ class _Request(msgspec.Struct, tag_field="line", tag="request", frozen=True):
     extra: dict[str, str]
 
 
+class _Pulses(msgspec.Struct, tag_field="line", tag="pulses", frozen=True):
+    loop_lags: list[float]
+    dispatch_lags: list[float]
+    gc_pauses: list[float]
+    cpu: float
+    wall: float
+
+
 _NAMES = tuple(name for name in _Request.__struct_fields__ if name != "chunks")
-_LINE = msgspec.json.Decoder(Part | _Request)
+_LINE = msgspec.json.Decoder(Part | _Request | _Pulses)
 
 
 class RecordFile:
@@ -87,6 +96,17 @@ class RecordFile:
         os.write(self._file, self._encoder.encode({"line": "request", **line}) + b"\n")
         self.kept += not record.warm_up
 
+    def end(self, pulses: Pulses) -> None:
+        """A part is over, and this is what its process measured of itself. Microseconds are enough."""
+        told = _Pulses(
+            loop_lags=[round(lag, 6) for lag in pulses.loop_lags],
+            dispatch_lags=[round(lag, 6) for lag in pulses.dispatch_lags],
+            gc_pauses=pulses.gc_pauses,
+            cpu=pulses.cpu,
+            wall=pulses.wall,
+        )
+        os.write(self._file, self._encoder.encode(told) + b"\n")
+
     def __enter__(self) -> RecordFile:
         return self
 
@@ -96,10 +116,11 @@ class RecordFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What is on disk, by the time of sending; ``parts`` as they began."""
+    """What is on disk, by the time of sending; ``parts`` as they began, ``pulses`` of the processes that ended."""
 
     records: tuple[RequestRecord, ...] = ()
     parts: tuple[Part, ...] = ()
+    pulses: tuple[Pulses, ...] = ()
 
     @property
     def done(self) -> frozenset[str]:
@@ -120,6 +141,7 @@ def read_records(folder: Path) -> Kept:
     """
     records: list[RequestRecord] = []
     parts: list[Part] = []
+    pulses: list[Pulses] = []
     for path in sorted(folder.glob(PATTERN)):
         lines = path.read_bytes().split(b"\n")
         for number, line in enumerate(lines, 1):
@@ -136,10 +158,13 @@ def read_records(folder: Path) -> Kept:
                 ) from None
             if isinstance(told, Part):
                 parts.append(told)
+            elif isinstance(told, _Pulses):
+                pulses.append(Pulses(**msgspec.structs.asdict(told)))
             else:
                 records.append(_record(told))
     records.sort(key=lambda record: record.sent)
-    return Kept(records=tuple(records), parts=tuple(sorted(parts, key=lambda part: part.begin)))
+    parts.sort(key=lambda part: part.begin)
+    return Kept(records=tuple(records), parts=tuple(parts), pulses=tuple(pulses))
 
 
 def _follows_a_kill(lines: Sequence[bytes], number: int) -> bool:

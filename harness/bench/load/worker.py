@@ -1,4 +1,4 @@
-"""One process of a run, started by ``workers.py``: a job through standard input, progress and pulses through output."""
+"""One process of a run, started by ``workers.py``: a job through standard input, progress through output."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ import sys
 import threading
 from io import FileIO
 
-import msgspec
-
-from harness.bench.load.health import Pulses
 from harness.bench.load.run import run_here
 from harness.bench.load.workers import Job
 
 
 def main() -> None:
-    """Read the job, warm up, say so, wait for the moment to begin, run, and say what was measured."""
+    """Read the job, warm up, say so, wait for the moment to begin, run, and say so."""
     import uvloop
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, and its end is ours
@@ -26,11 +23,11 @@ def main() -> None:
         sys.stdin.fileno(), closefd=False
     )  # a buffer would be locked by the watching thread at the end
     job: Job = pickle.loads(_exactly(pipe, int.from_bytes(_exactly(pipe, 8), "big")))
-    pulses = uvloop.run(_run(job, pipe))
-    _say(msgspec.json.encode(pulses))
+    uvloop.run(_run(job, pipe))
+    _say(b"done")
 
 
-async def _run(job: Job, pipe: FileIO) -> Pulses:
+async def _run(job: Job, pipe: FileIO) -> None:
     loop = asyncio.get_running_loop()
 
     def gate() -> asyncio.Future[float]:
@@ -39,9 +36,7 @@ async def _run(job: Job, pipe: FileIO) -> Pulses:
         _say(b"warm")
         return begin
 
-    return await run_here(
-        job.plan, job.path, job.clock, job.part, gate=gate, told=lambda kept: _say(b"kept %d" % kept)
-    )
+    await run_here(job.plan, job.path, job.clock, job.part, gate=gate, told=lambda kept: _say(b"%d" % kept))
 
 
 def _wait_and_watch(pipe: FileIO, loop: asyncio.AbstractEventLoop, begin: asyncio.Future[float]) -> None:

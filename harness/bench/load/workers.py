@@ -12,10 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-
 from harness.bench.load.clock import Clock
-from harness.bench.load.health import Pulses
 from harness.bench.load.run import HEAD_START, LoadPlan
 from harness.bench.load.shape import share
 from harness.bench.load.store import Part
@@ -42,8 +39,8 @@ class Job:
 
 async def run_workers(
     plan: LoadPlan, folder: Path, clock: Clock, part: Part, told: Callable[[int], None] | None
-) -> list[Pulses]:
-    """Share a plan among ``plan.workers`` processes, fewer where there are fewer calls; what each measured of itself.
+) -> None:
+    """Share a plan among ``plan.workers`` processes, fewer where there are fewer calls.
 
     Raises:
         WorkerError: one of them failed; the others are ended.
@@ -74,10 +71,8 @@ async def run_workers(
         begin = clock.now() + HEAD_START
         kept = [0] * count
         for worker in workers:
-            _to(worker).write(msgspec.json.encode(begin) + b"\n")
-        return list(
-            await asyncio.gather(*(_listen(worker, k, kept, told) for k, worker in enumerate(workers)))
-        )
+            _to(worker).write(f"{begin!r}\n".encode())
+        await asyncio.gather(*(_listen(worker, k, kept, told) for k, worker in enumerate(workers)))
     finally:
         await _end(workers)
 
@@ -90,21 +85,16 @@ async def _start() -> asyncio.subprocess.Process:
         cwd=ROOT,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        limit=2**28,  # a worker's lags are one line
     )
 
 
 async def _listen(
     worker: asyncio.subprocess.Process, k: int, kept: list[int], told: Callable[[int], None] | None
-) -> Pulses:
-    while True:
-        line = await _line(worker)
-        if line.startswith(b"kept "):
-            kept[k] = int(line[5:])
-            if told is not None:
-                told(sum(kept))
-        else:
-            return msgspec.json.decode(line, type=Pulses)
+) -> None:
+    while (line := await _line(worker)) != b"done":
+        kept[k] = int(line)
+        if told is not None:
+            told(sum(kept))
 
 
 async def _line(worker: asyncio.subprocess.Process, expected: str | None = None) -> bytes:
