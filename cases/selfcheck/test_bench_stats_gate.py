@@ -63,7 +63,13 @@ def test_pairs_have_the_last_word(factor: float, call: Call) -> None:
     pairs = Pairs(factor)
     report = gate(tonight(11.5), runs(PAST), TPOT, measure=pairs)
     assert report.call is call
-    assert report.pairs == pairs.count == TPOT.first_pairs
+    assert (report.nights, report.pairs, pairs.count) == (20, TPOT.first_pairs, TPOT.first_pairs)
+
+
+def test_stalled_nights_hide_nothing_where_nights_are_trimmed() -> None:
+    past = runs([value * (1.5 if at in (5, 12) else 1) for at, value in enumerate(PAST)])
+    assert gate(tonight(11.5), past, TPOT).exit_code == 125
+    assert gate(tonight(11.5), past, dataclasses.replace(TPOT, trim=0.2)).exit_code == 1
 
 
 def test_too_few_nights_are_no_baseline() -> None:
