@@ -62,12 +62,7 @@ def main() -> int:
     if told.client:
         print(json.dumps(measure(told)))
         return 0
-    if told.priority is not None:
-        os.setpriority(os.PRIO_PROCESS, 0, told.priority)  # server and clients inherit it
-        if AUTOGROUP.exists():
-            AUTOGROUP.write_text(
-                str(told.priority)
-            )  # niceness alone counts only within a session's own group
+    prioritise(told.priority)
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in told.clients}
     for number in range(told.rounds):
         for name in told.clients:
@@ -77,6 +72,14 @@ def main() -> int:
             rounds[name].append(result)
             print(f"round {number + 1} {name}: {json.dumps(result)}", file=sys.stderr, flush=True)
     return report({name: best(results) for name, results in rounds.items()}, told)
+
+
+def prioritise(niceness: int | None) -> None:
+    """This process and those that it starts go first; niceness alone counts only within a session's own group."""
+    if niceness is not None:
+        os.setpriority(os.PRIO_PROCESS, 0, niceness)
+        if AUTOGROUP.exists():
+            AUTOGROUP.write_text(str(niceness))
 
 
 def compare(name: str, told: argparse.Namespace) -> dict[str, Any]:
