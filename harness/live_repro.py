@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,17 +70,22 @@ def drive(
     )
     for name, why in wanted.left_out.items():
         console.print(f"live: not driven: {name}: {why}", highlight=False, soft_wrap=True)
-    with console.status("") as status:
-        leg = live_leg(
-            wanted,
-            variants,
-            must_fail=case.live,
-            reference=REFERENCE_VARIANT,
-            folder=folder,
-            seed=args.seed,
-            run_path=run_dir.path,
-            tell=status.update,
-        )
+    try:
+        with console.status("") as status:
+            leg = live_leg(
+                wanted,
+                variants,
+                must_fail=case.live,
+                reference=REFERENCE_VARIANT,
+                folder=folder,
+                seed=args.seed,
+                run_path=run_dir.path,
+                tell=lambda line: status.update(Text(line)),
+            )
+    except KeyboardInterrupt:
+        kept = run_dir.path / "live-*.jsonl"
+        print(f"interrupted: what was heard is judged by: specharness live --judge {kept}", file=sys.stderr)
+        raise
     show(console, leg)
     summary = {
         "live": {variant: audit.verdict.value for variant, audit in leg.audits.items()},

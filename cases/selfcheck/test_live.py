@@ -420,7 +420,7 @@ def test_an_empty_audit_decides_nothing(judges: Judges, right: Transcript) -> No
 
 
 def test_metrics_are_added_up_over_labels_but_not_positions() -> None:
-    from harness.targets.openai_server import read_metrics
+    from harness.targets.pages import read_metrics
 
     text = (
         "# HELP a b\n"

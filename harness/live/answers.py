@@ -18,7 +18,12 @@ ENDED_EARLY = "ended early"
 WENT_ON = "went on behind its end"
 LIBRARY = "grammar-library"
 TRUNCATED = "truncated"
+DIALECT = "valid by its text, written otherwise than our matcher writes it"
 VALID = "valid"
+CUT_LETTER = "\ufffd"
+"""Stands for a letter that lacks some of its bytes; servers hold it back, or write it once or twice."""
+MOST_LOGPROB = 0.01
+"""That of a certain token, and what bfloat16 makes of it."""
 BAD = (VIOLATED, ENDED_EARLY, WENT_ON)
 
 
@@ -68,7 +73,9 @@ def kind_of(exchange: Exchange, judges: Judges) -> str:
         legal = judge.legal_prefix(tokens)
         if legal < len(tokens):
             ended = judge.ended(tokens[:legal])
-            return WENT_ON if ended else VIOLATED
+            if ended:
+                return WENT_ON
+            return DIALECT if whole and fits(answer.text, ask.grammar) else VIOLATED
         # some servers leave the end token out of the answer: then it must be legal there
         complete = judge.ended(tokens) or any(
             judge.next_mask(tokens)[stop] for stop in judge.vocabulary.stop_ids
@@ -127,19 +134,25 @@ def _contradiction(exchange: Exchange, judges: Judges) -> str:
         return f"{count} tokens, {ask.max_tokens} were allowed"
     if answer.finish_reason == "length" and count is not None and count < ask.max_tokens:
         return f"ended for its length with {count} of {ask.max_tokens} tokens"
+    if any(place.logprob > MOST_LOGPROB for place in answer.places):
+        return f"a log-probability is {max(place.logprob for place in answer.places):.3g}"
     if not answer.tokens:
         return ""
-    if count is not None and count != len(answer.tokens):
+    silent = answer.finish_reason == "stop"  # some leave the end token out of the ids and count it
+    counts = (len(answer.tokens), len(answer.tokens) + silent)
+    if count is not None and count not in counts:
         return f"usage counts {count} tokens, {len(answer.tokens)} came"
     if answer.prompt_tokens is not None and answer.prompt and answer.prompt_tokens != len(answer.prompt):
         return f"usage counts {answer.prompt_tokens} tokens of the prompt, which has {len(answer.prompt)}"
-    if answer.places and len(answer.places) != len(answer.tokens):
+    if answer.places and len(answer.places) not in counts:
         return f"{len(answer.tokens)} tokens with {len(answer.places)} log-probabilities"
     return "" if ask.stop or ask.stop_token_ids else _text(answer, judges)
 
 
 def _text(answer: Answer, judges: Judges) -> str:
     said = judges.text(answer.tokens)
+    if said is not None and said.replace(CUT_LETTER, "") == answer.text.replace(CUT_LETTER, ""):
+        return ""
     return (
         f"the tokens say {said[:80]!r}, the text {answer.text[:80]!r}"
         if said is not None and said != answer.text

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from harness.exchange import Exchange, Fate
+from harness.exchange import Exchange, Fate, Snapshot
 from harness.live.finding import Finding
 from harness.live.transcript import Transcript
 from harness.verdict import Verdict
@@ -18,6 +18,8 @@ DRAFTS = "vllm:spec_decode_num_drafts_total"
 DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 PER_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+SUCCESS = "vllm:request_success_total"
+POSITION = re.compile(re.escape(PER_POSITION) + r"\[(\d+)\]")
 RUNNING, WAITING, MEMORY = (
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
@@ -91,9 +93,10 @@ def memory(transcript: Transcript) -> Finding:
         return unable
     begin = transcript.snapshot("begin")
     assert begin is not None
-    for snapshot in transcript.snapshots:
-        if snapshot.when in ("begin", "death") or not snapshot.values:
-            continue
+    behind = [s for s in transcript.snapshots if s.when not in ("begin", "death") and s.values]
+    if not behind:
+        return Finding(check=check, verdict=Verdict.INCONCLUSIVE, told="no leg came to its end")
+    for snapshot in behind:
         left = {
             name: value - begin.values.get(name, 0.0)
             for name, value in snapshot.values.items()
@@ -119,6 +122,20 @@ def _unable(transcript: Transcript, check: str) -> Finding | None:
         return Finding(check=check, verdict=Verdict.UNSUPPORTED, told=f"/metrics has no {GENERATED}")
     if len(transcript.snapshots) < 2:
         return Finding(check=check, verdict=Verdict.INCONCLUSIVE, told="the audit ended before")
+    return _strangers(transcript, begin, check)
+
+
+def _strangers(transcript: Transcript, begin: Snapshot, check: str) -> Finding | None:
+    """Counters of a server that has other users say nothing about ours."""
+    last = next(s for s in reversed(transcript.snapshots) if s.values or s is begin)
+    ended = last.values.get(SUCCESS, 0.0) - begin.values.get(SUCCESS, 0.0)
+    asked = sum(ask.leg != "probe" for ask in transcript.asked.values())
+    if ended > asked:
+        told = f"others use this server: {ended:g} requests ended in it, {asked} were ours"
+        return Finding(check=check, verdict=Verdict.UNSUPPORTED, told=told)
+    if there := sum(begin.values.get(name, 0.0) for name in (RUNNING, WAITING)):
+        told = f"others use this server, or it lets nobody go: {there:g} were there before anything was asked"
+        return Finding(check=check, verdict=Verdict.INCONCLUSIVE, told=told)
     return None
 
 
@@ -138,12 +155,13 @@ def _backwards(transcript: Transcript) -> list[str]:
 def _totals(window: Window) -> list[str]:
     """The server must have counted the tokens that it sent, and those that it was sent."""
     found = []
-    sent = sum(e.answer.completion_tokens or len(e.answer.tokens) for e in window.answers)
-    read = sum(e.answer.prompt_tokens or len(e.answer.prompt) for e in window.answers)
+    came = [e.answer.completion_tokens or len(e.answer.tokens) for e in window.answers]
+    prompts = [e.answer.prompt_tokens or len(e.answer.prompt) for e in window.answers]
+    sent, read = sum(came), sum(prompts)  # 0 of an answer: neither ids nor usage came
     grown = window.grown.get(GENERATED, 0)
-    if not sent <= grown <= sent + window.cut:
+    if all(came) and not sent <= grown <= sent + window.cut:
         found.append(f"{window.leg}: {GENERATED} grew by {grown:g}, {sent} tokens came")
-    if PROMPTS in window.grown and window.grown[PROMPTS] != read:
+    if all(prompts) and PROMPTS in window.grown and window.grown[PROMPTS] != read:
         found.append(f"{window.leg}: {PROMPTS} grew by {window.grown[PROMPTS]:g}, prompts had {read}")
     return found
 
@@ -153,7 +171,8 @@ def _acceptance(window: Window) -> list[str]:
     if DRAFTS not in window.grown:
         return []
     leg, found = window.leg, []
-    places = [window.grown[name] for name in sorted(window.grown) if name.startswith(f"{PER_POSITION}[")]
+    positions = sorted(int(m[1]) for name in window.grown if (m := POSITION.fullmatch(name)))
+    places = [window.grown[f"{PER_POSITION}[{position}]"] for position in positions]
     accepted, drafted, drafts = (
         window.grown.get(ACCEPTED, 0),
         window.grown.get(DRAFTED, 0),
@@ -167,8 +186,9 @@ def _acceptance(window: Window) -> list[str]:
         found.append(f"{leg}: {accepted:g} drafts accepted, by position {sum(places):g}")
     if places != sorted(places, reverse=True):
         found.append(f"{leg}: a later position is accepted more often: {places}")
-    sent = sum(len(e.answer.tokens) for e in window.answers)
-    if accepted > sent + len(places) * len(window.answers):  # a stop cuts the last run
+    came = [len(e.answer.tokens) or e.answer.completion_tokens or 0 for e in window.answers]
+    sent = sum(came)
+    if all(came) and accepted > sent + len(places) * len(window.answers):  # a stop cuts the last run
         found.append(f"{leg}: {accepted:g} drafts accepted, {sent} tokens came in all")
     return found
 

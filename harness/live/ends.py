@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from harness.exchange import Ask, Exchange, Fate, Offer
+from harness.live.crowd import may_be_tie, undecided
 from harness.live.finding import Finding
 from harness.live.noise import MOST, Noise
 from harness.live.session import Batches, Leg
@@ -28,7 +29,9 @@ def ended(offer: Offer, seed: int) -> Leg:
     def plan(transcript: Transcript) -> Batches:
         rng = random.Random(f"{seed} ends")
         whole = [
-            e for e in transcript.of("solo") if e.ask.grammar is None and len(e.answer.text) > 4 * LETTERS
+            e
+            for e in transcript.of("solo")
+            if e.ask.grammar is None and len(e.answer.text) > 4 * LETTERS and "\ufffd" not in e.answer.text
         ]
         asks = [ask for e in whole if e.answer.fate is Fate.COMPLETE for ask in _asks(e, offer, rng)]
         return [asks] if asks else []
@@ -54,10 +57,10 @@ def ends(transcript: Transcript, noise: Noise) -> Finding:
     """Whether each ended answer is the beginning of the whole one, up to its end and no further."""
     check = "ends"
     wrong: dict[str, str] = {}
-    ties = compared = 0
+    ties = compared = unknown = 0
     for exchange in transcript.of(LEG):
-        whole = transcript.exchanges[exchange.ask.about or ""]
-        if exchange.answer.fate is not Fate.COMPLETE:
+        whole = transcript.exchanges.get(exchange.ask.about or "")
+        if whole is None or {whole.answer.fate, exchange.answer.fate} != {Fate.COMPLETE}:
             continue
         compared += 1
         index = _parting(whole, exchange)
@@ -65,14 +68,20 @@ def ends(transcript: Transcript, noise: Noise) -> Finding:
             gap = whole.answer.places[index].gap if index < len(whole.answer.places) else None
             if gap is not None and gap <= noise.gap and noise.tolerance <= MOST:
                 ties += 1
+            elif may_be_tie(whole.answer, exchange.answer, index):
+                unknown += 1
             else:
                 wrong[exchange.ask.id] = f"token {index} is not that of the whole answer"
+        elif not whole.answer.text.startswith(exchange.answer.text) and not whole.answer.tokens:
+            unknown += 1
         elif told := _end(whole, exchange):
             wrong[exchange.ask.id] = told
     if not compared:
         return Finding(
             check=check, verdict=Verdict.INCONCLUSIVE, told="no answer was ended: the audit ended before"
         )
+    if not wrong and (unknown or (ties and not noise.is_measured)):
+        return undecided(check, ties + unknown, compared)
     good = Verdict.NEAR_TIE if ties else Verdict.PASS
     first = next(iter(wrong.items()), None)
     return Finding(
@@ -97,20 +106,21 @@ def _end(whole: Exchange, exchange: Exchange) -> str:
     """What is wrong with where it ends; nothing where it is right."""
     ask, answer, must = exchange.ask, exchange.answer, whole.answer
     if ask.stop:
-        expected = must.text[: must.text.index(ask.stop[0])]
+        expected = must.text.partition(ask.stop[0])[0]
         if answer.text != expected:
             return (
                 f"stops at {ask.stop[0]!r}: saw {answer.text[-40:]!r}, expected {expected[-40:]!r} at the end"
             )
         return "" if answer.finish_reason == "stop" else f"ended by {answer.finish_reason}, expected stop"
     if ask.stop_token_ids:
-        length = must.tokens.index(ask.stop_token_ids[0]) + 1
+        stops = (n for n, token in enumerate(must.tokens, start=1) if token == ask.stop_token_ids[0])
+        length = next(stops, len(must.tokens))
         reasons = ("stop",)
     else:
         length = ask.max_tokens
         reasons = ("length",)
     seen = len(answer.tokens) or answer.completion_tokens
-    if seen not in (length, length - 1 if ask.stop_token_ids else length):
+    if seen is not None and seen not in (length, length - 1 if ask.stop_token_ids else length):
         return f"{seen} tokens, expected {length}"
     return (
         "" if answer.finish_reason in reasons else f"ended by {answer.finish_reason}, expected {reasons[0]}"

@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from harness.exchange import Exchange
+from harness.errors import UsageError
+from harness.exchange import Exchange, Fate
 from harness.oracle.grammar import SPACINGS, GrammarJudge, GrammarOracle, Mask, Spacing, Vocabulary
 from harness.scenario import Grammar
+
+FEW = 5
+"""Answers of which all must be strange."""
 
 
 class Judges:
     """Compiled grammars by their text. ``folder`` holds ``config.json`` and ``tokenizer.json``; ``None``: not known.
-    ``spacing`` is how the server's grammars write JSON."""
+    ``spacing`` is how the server's grammars write JSON. UsageError where the folder cannot be used."""
 
     def __init__(self, folder: Path | None, spacing: Spacing = "spaced") -> None:
         self.folder = folder
         self.spacing = spacing
         self._judges: dict[Grammar, GrammarJudge] = {}
         self._masks: dict[tuple[Grammar, tuple[int, ...]], Mask] = {}
-        self._vocabulary = None if folder is None else Vocabulary.read(folder)
+        self._vocabulary = None if folder is None else _vocabulary(folder)
 
     def of(self, grammar: Grammar) -> GrammarJudge | None:
         """A judge of its own for each grammar."""
@@ -59,9 +63,32 @@ class Judges:
         """Whether a token ends an answer."""
         return self._vocabulary is not None and token in self._vocabulary.stop_ids
 
+    def are_strange_to(self, exchanges: Sequence[Exchange]) -> bool:
+        """Whether all of several answers have tokens that say something else than their text, as tokens do that are
+        read with another model's tokenizer."""
+        answers = [e.answer for e in exchanges if e.answer.fate is Fate.COMPLETE and not e.ask.stop]
+        known = [(self.text(a.tokens), a.text) for a in answers if a.tokens and a.text.strip()]
+        return len(known) >= FEW and all(said is not None and said != text for said, text in known)
+
     def text(self, tokens: tuple[int, ...]) -> str | None:
         """What tokens say."""
         return None if self._vocabulary is None else self._vocabulary.text(tokens).decode("utf-8", "replace")
+
+
+def _vocabulary(folder: Path) -> Vocabulary:
+    hint = (
+        "--tokenizer FOLDER with config.json and tokenizer.json; without it grammars are judged by the text"
+    )
+    try:
+        vocabulary = Vocabulary.read(folder)
+        vocabulary.text(range(len(vocabulary.encoded)))
+    except KeyError as error:
+        why = f"no byte-level tokenizer, or a config.json without a key: {error}"
+        raise UsageError(f"{folder}: {why}", hint=hint) from None
+    except Exception as error:  # noqa: BLE001  the tokenizers library raises nothing narrower
+        told = str(error).partition("\n")[0]
+        raise UsageError(f"{folder}: its tokenizer cannot be read: {told}", hint=hint) from None
+    return vocabulary
 
 
 def _legal(exchanges: Sequence[Exchange]) -> Callable[[Judges], int]:

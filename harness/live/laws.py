@@ -32,20 +32,33 @@ def free(place: Place) -> Interval:
 
 def renormalised(place: Place, allowed: Mask) -> Interval:
     """Tokens that are not among the best share what is left: all of it may be allowed, or nothing."""
-    known = {int(token): math.exp(value) for token, value in place.best.items()}
-    legal = sum(p for token, p in known.items() if allowed[token])
+    known = {int(token): _probability(value) for token, value in place.best.items()}
+    legal = sum(p for token, p in known.items() if _is_allowed(allowed, token))
     unknown = (
         0.0
         if all(not allowed[t] or t in known for t in range(len(allowed)))
         else max(0.0, 1 - sum(known.values()))
     )
+    least = max(_probability(place.logprob), math.ulp(0.0))  # -9999 stands for what cannot be
     return Interval(
-        low=place.logprob - math.log(max(legal + unknown, math.exp(place.logprob))),
-        high=place.logprob - math.log(max(legal, math.exp(place.logprob))),
+        low=place.logprob - math.log(max(legal + unknown, least)),
+        high=place.logprob - math.log(max(legal, least)),
     )
 
 
 def better(place: Place, allowed: Mask | None) -> float:
     """How much likelier than the token the best legal one is that is known; 0 where the token is the best."""
-    others = [value for token, value in place.best.items() if allowed is None or allowed[int(token)]]
-    return max([value - place.logprob for value in others], default=0.0)
+    others = [
+        value for token, value in place.best.items() if allowed is None or _is_allowed(allowed, int(token))
+    ]
+    return max([value - place.logprob for value in others if value > place.logprob], default=0.0)
+
+
+def _probability(logprob: float) -> float:
+    """1 where a server claims more."""
+    return math.exp(min(logprob, 0.0))
+
+
+def _is_allowed(allowed: Mask, token: int) -> bool:
+    """A token that the tokenizer does not have is not."""
+    return token < len(allowed) and bool(allowed[token])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 from harness.live.audit import Audit, judge
 from harness.live.intent import Intent
 from harness.live.judges import Judges
-from harness.live.own_server import own_server
+from harness.live.own_server import OwnServer, own_server
 from harness.live.run import Audited, listen
 from harness.live.scoring import scoring
 from harness.live.session import Tell
@@ -64,11 +65,16 @@ def live_leg(
 ) -> LiveLeg:
     """Serve each variant, two at a time, and audit it; transcripts and logs stay in ``run_path``."""
     judges = Judges(folder)
+    served: list[OwnServer] = []
+    stopped = threading.Event()
 
     def audit(variant: str) -> tuple[Transcript, Audit]:
         arguments = ["--variant", variant, "--model", str(folder), *wanted.setting.arguments]
         beside = run_path / f"live-{slug(variant)}"
         with own_server(arguments, beside.with_suffix(".log")) as own:
+            served.append(own)
+            if stopped.is_set():
+                raise KeyboardInterrupt
             transcript = listen(
                 Audited(url=own.url, model=own.model, log=own.log_tail),
                 lambda offer: [*wanted.legs, *scoring(offer, seed)],
@@ -78,7 +84,15 @@ def live_leg(
         return transcript, judge(transcript, judges)
 
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        found = dict(zip(variants, pool.map(audit, variants), strict=True))
+        try:
+            found = dict(zip(variants, pool.map(audit, variants), strict=True))
+        except BaseException:
+            # whoever interrupts does not wait for the audits that run: they end with their servers
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            for own in served:
+                own.process.terminate()
+            raise
     return LiveLeg(
         audits={variant: audit for variant, (_, audit) in found.items()},
         transcripts={variant: transcript for variant, (transcript, _) in found.items()},

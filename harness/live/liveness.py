@@ -13,6 +13,17 @@ from harness.trace import Crash
 from harness.verdict import Verdict
 
 ERROR = re.compile(r"error", re.IGNORECASE)
+TOO_LONG = re.compile(
+    r"context length|max_model_len|model.s length|maximum (context|model|input|sequence)"
+    r"|too (long|many tokens)|longer than"
+)
+"""How servers say that they take no prompt of that length, or owe no answer of that one."""
+NOT_ABOUT_IT = {
+    401: "the key is not taken any more",
+    403: "the key is not taken any more",
+    429: "it is too busy: --rate R",
+}
+"""Refusals that say nothing of the request that was refused."""
 MOST_REPORTS = 2
 """Public reports that are shown with a death."""
 
@@ -21,7 +32,8 @@ def liveness(transcript: Transcript) -> Finding:
     """Every request that was owed an answer and got none, and those that were under way when the first one died."""
     asked = list(transcript.exchanges.values())
     dead = sorted((e for e in asked if e.answer.fate.is_dead), key=lambda e: e.answer.ended)
-    refused = [e for e in transcript.audited if e.answer.fate is Fate.REFUSED]
+    all_refused = [e for e in transcript.audited if e.answer.fate is Fate.REFUSED]
+    refused = [e for e in all_refused if _excuse(e) is None]
     if not asked:
         return Finding(check="liveness", verdict=Verdict.INCONCLUSIVE, told="nothing was asked")
     if dead:
@@ -44,7 +56,19 @@ def liveness(transcript: Transcript) -> Finding:
             of=len(asked),
             worst=f"{refused[0].ask.id}: HTTP {refused[0].answer.status}",
         )
+    if all_refused:
+        told = f"{len(all_refused)} requests were not answered: {_excuse(all_refused[0])}"
+        return Finding(check="liveness", verdict=Verdict.INCONCLUSIVE, told=told, of=len(asked))
     return Finding(check="liveness", verdict=Verdict.PASS, told="every request was answered", of=len(asked))
+
+
+def _excuse(exchange: Exchange) -> str | None:
+    """Why a refusal is the server's good right; ``None`` where it is not."""
+    answer = exchange.answer
+    if answer.status in NOT_ABOUT_IT:
+        return f"HTTP {answer.status}, {NOT_ABOUT_IT[answer.status]}"
+    long = TOO_LONG.search(answer.detail) is not None
+    return f"it takes none that long ({exchange.ask.id}): --max-tokens N" if long else None
 
 
 def under_way(transcript: Transcript, moment: float) -> list[Exchange]:

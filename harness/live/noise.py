@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 
@@ -40,13 +41,21 @@ class Noise:
     grid: float
 
     @property
+    def is_measured(self) -> bool:
+        """Whether any text was scored twice."""
+        return self.compared > 0
+
+    @property
     def company_matters(self) -> bool:
         """Among others a text has another law altogether, and alone it has not: that is no noise."""
         return self.together > MOST and self.alone <= MOST / FACTOR
 
     @property
     def tolerance(self) -> float:
-        """From where on a difference is none of noise, of the server's rounding, or of float32."""
+        """From where on a difference is none of noise, of the server's rounding, or of float32. Where none was
+        measured, only what no noise explains is a difference."""
+        if not self.is_measured:
+            return MOST
         if self.company_matters:
             return max(FACTOR * self.alone, FACTOR * self.grid, LEAST)
         return max(FACTOR * self.usual, RARE * max(self.alone, self.together), FACTOR * self.grid, LEAST)
@@ -116,7 +125,7 @@ def _grid(transcript: Transcript) -> float:
         gap
         for exchange in transcript.of("score")
         for place in exchange.answer.prompt_places
-        if (gap := place.gap) is not None
+        if (gap := place.gap) is not None and isfinite(gap)
     ]
     for grid in GRIDS:
         whole = sum(abs(gap / grid - round(gap / grid)) < 1e-3 for gap in gaps)

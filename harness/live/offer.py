@@ -25,15 +25,16 @@ UNKNOWN_FIELD = ("extra", "unknown", "unrecognized", "not permitted", "unsupport
 async def find_model(server: OpenAIServer) -> str:
     """The first model that the server names; TargetError where nobody answers."""
     answer = await server.get("/v1/models")
-    if answer is None:
+    if answer.status is None:
         raise TargetError(
-            f"{server.root}: no connection", hint="make serve, or BASE_URL=... of a server that runs"
+            f"{server.root}: no connection: {answer.text}",
+            hint="make serve, or BASE_URL=... of a server that runs",
         )
     try:
         return str(answer.json()["data"][0]["id"])
-    except (ValueError, LookupError, TypeError):
+    except (LookupError, TypeError):
         raise TargetError(
-            f"{server.root}/v1/models: saw HTTP {answer.status_code}, expected a list of models",
+            f"{server.root}/v1/models: saw HTTP {answer.status}, expected a list of models",
             hint="is the URL that of an OpenAI-compatible server, and the key right? --api-key-file FILE",
         ) from None
 
@@ -57,7 +58,7 @@ class Probe:
         if plain.fate in (Fate.REFUSED, Fate.UNREACHABLE):
             raise TargetError(
                 f"{self._server.root}: a completion of two tokens for {self._server.model!r} came to "
-                f"{plain.fate.value}: {plain.detail}",
+                f"{plain.fate.value}: {self._recorder.words(plain.detail)}",
                 hint="look at the server's log; --model NAME, --api-key-file FILE",
             )
         if plain.fate is not Fate.COMPLETE:
@@ -96,9 +97,10 @@ class Probe:
         """Metrics, health, version, and how to ask for a grammar."""
         snapshot = await self._server.snapshot("probe")
         version = await self._server.get("/version")
-        named = (
-            version.json().get("version", "") if version is not None and version.status_code == 200 else ""
-        )
+        said = (
+            version.json() if version.status == 200 else None
+        )  # some answer every path with their start page
+        named = str(said.get("version", ""))[:80] if isinstance(said, dict) else ""
         grammars = await self._way_of_grammars()
         self._server.offer = replace(
             self._server.offer,
@@ -135,7 +137,7 @@ class Probe:
         if answer.fate is Fate.COMPLETE:
             return answer
         self._server.offer = before
-        self._lacks[name] = f"{answer.fate.value}: {answer.detail}"
+        self._lacks[name] = f"{answer.fate.value}: {self._recorder.words(answer.detail)}"
         return None
 
     def _has_not(self, name: str, offer: dict[str, Any], why: str) -> None:

@@ -35,23 +35,32 @@ class OwnServer:
 @contextmanager
 def own_server(arguments: Sequence[str], log: Path) -> Iterator[OwnServer]:
     """``specharness serve`` with these arguments while the block runs; TargetError where it does not come up."""
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "harness.cli", "serve", "--port", "0", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-        )
+    process = None
     try:
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "harness.cli", "serve", "--port", "0", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
         url, model = _announced(process, log)
         yield OwnServer(url=url, model=model, process=process, log=log)
     finally:
+        if process is not None:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """It ends, also where somebody is in a hurry while it drains."""
+    try:
         process.terminate()
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        process.kill()
+        process.wait()
 
 
 def _announced(process: subprocess.Popen[bytes], log: Path) -> tuple[str, str]:

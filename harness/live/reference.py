@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.exchange import Fate
-from harness.live.crowd import first_difference
+from harness.live.crowd import first_difference, may_be_tie, undecided
 from harness.live.ends import LEG as ENDED
 from harness.live.finding import Finding
 from harness.live.noise import Noise
@@ -17,13 +17,15 @@ def reference(transcript: Transcript, other: Transcript | None, noise: Noise) ->
         return None
     check = "reference"
     wrong: dict[str, str] = {}
-    ties = compared = 0
+    ties = compared = unknown = 0
     for exchange in transcript.generated:
         theirs = other.exchanges.get(exchange.ask.about or exchange.ask.id)
         if theirs is None or theirs.ask.leg != "solo" or exchange.ask.leg == ENDED:
             continue
         if {exchange.answer.fate, theirs.answer.fate} != {Fate.COMPLETE}:
             continue
+        if exchange.answer.prompt != theirs.answer.prompt or exchange.ask.text != theirs.ask.text:
+            continue  # another tokenizer, or another question: it is another model, or offers other things
         compared += 1
         mine, must = exchange.answer, theirs.answer
         index = first_difference(must, mine, noise.tolerance)
@@ -33,10 +35,16 @@ def reference(transcript: Transcript, other: Transcript | None, noise: Noise) ->
         swapped = mine.tokens[index : index + 1] != must.tokens[index : index + 1]
         if swapped and gap is not None and gap <= noise.gap:
             ties += 1
+        elif may_be_tie(must, mine, index):
+            unknown += 1
         else:
             wrong[exchange.ask.id] = f"{exchange.ask.id}, token {index}: differs from the reference"
     if not compared:
-        return Finding(check=check, verdict=Verdict.INCONCLUSIVE, told="nothing was answered by both")
+        return Finding(
+            check=check, verdict=Verdict.INCONCLUSIVE, told="no question was put to both in the same tokens"
+        )
+    if not wrong and (unknown or (ties and not noise.is_measured)):
+        return undecided(check, ties + unknown, compared)
     good = Verdict.NEAR_TIE if ties else Verdict.PASS
     return Finding(
         check=check,

@@ -45,8 +45,8 @@ def scored(transcript: Transcript, judges: Judges) -> list[Scored]:
         answer = exchange.answer
         tokens = len(answer.tokens)
         text = answer.prompt + answer.tokens
-        if tokens and len(answer.places) == tokens and text in laws:
-            mine = laws[text][len(answer.prompt) - 1 :]
+        if tokens and answer.prompt and len(answer.places) == tokens and text in laws:
+            mine = laws[text][len(answer.prompt) - 1 : len(text) - 1]
             found.append(Scored(exchange=exchange, laws=mine, masks=judges.masks(exchange)))
     return found
 

@@ -60,9 +60,12 @@ async def _listen(
         recorder = Recorder(path, Offer(url=server.root, model=server.model), redacts=redacts)
         spent = False
         try:
+            first = await server.snapshot("first")
             if await Probe(server, recorder).run():
                 offered(server.offer, tell)
-                session = Session(server=server, recorder=recorder, legs=legs(server.offer), tell=tell)
+                session = Session(
+                    server=server, recorder=recorder, legs=legs(server.offer), tell=tell, first=first
+                )
                 spent = await session.run()
         except BudgetSpentError:
             spent = True

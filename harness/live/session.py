@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from harness.exchange import Answer, Ask, Exchange, Fate
+from harness.exchange import Answer, Ask, Exchange, Fate, Snapshot
+from harness.live.counters import GENERATED, RUNNING, WAITING
 from harness.live.transcript import Recorder, Transcript
 from harness.targets.openai_server import OpenAIServer
 from harness.targets.pace import BudgetSpentError
@@ -31,12 +32,13 @@ class Leg:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """One audit of one server."""
+    """One audit of one server. ``first`` was taken before the probe."""
 
     server: OpenAIServer
     recorder: Recorder
     legs: Sequence[Leg]
     tell: Tell
+    first: Snapshot
 
     async def run(self) -> bool:
         """To the end, or until the server is dead or the budget spent; whether the budget was spent."""
@@ -47,6 +49,7 @@ class Session:
         return False
 
     async def _legs(self) -> None:
+        await self._settle("probe", self.first)
         await self._snapshot("begin")
         for leg in self.legs:
             batches = leg.plan(self.recorder.transcript)
@@ -57,12 +60,24 @@ class Session:
         """Whether the server is there for the next leg."""
         self.tell(name)
         for batch in batches:
-            answers = await asyncio.gather(*(self._ask(ask) for ask in batch))
+            # all of them are heard to their end, also where the budget does not suffice for one
+            heard = await asyncio.gather(*(self._ask(ask) for ask in batch), return_exceptions=True)
+            answers = [self._answer(one) for one in heard]
             if any(answer.fate.is_dead for answer in answers) and not await self._lives():
                 return False
-        await self._settle()
+        await self._settle(name, self._before)
         await self._snapshot(name)
         return True
+
+    @property
+    def _before(self) -> Snapshot | None:
+        return next(reversed(self.recorder.transcript.snapshots), None)
+
+    @staticmethod
+    def _answer(heard: Answer | BaseException) -> Answer:
+        if isinstance(heard, BaseException):
+            raise heard
+        return heard
 
     async def _ask(self, ask: Ask) -> Answer:
         await asyncio.sleep(ask.delay)
@@ -78,13 +93,18 @@ class Session:
         answer = await self._ask(check)
         return answer.fate is Fate.COMPLETE
 
-    async def _settle(self) -> None:
-        """Aborted requests leave within a moment."""
+    async def _settle(self, leg: str, before: Snapshot | None) -> None:
+        """Aborted requests leave within a moment, and counters may lag behind the answers."""
         if not self.server.offer.metrics:
             return
+        came = sum(
+            e.answer.completion_tokens or len(e.answer.tokens) for e in self.recorder.transcript.of(leg)
+        )
+        must = came + (before.values.get(GENERATED, 0.0) if before else 0.0)
         for _ in range(20):
             values = (await self.server.snapshot("settling")).values
-            if not values.get("vllm:num_requests_running") and not values.get("vllm:num_requests_waiting"):
+            idle = not values.get(RUNNING) and not values.get(WAITING)
+            if idle and values.get(GENERATED, must) >= must:
                 return
             await asyncio.sleep(0.1)
 

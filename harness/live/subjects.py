@@ -139,7 +139,7 @@ def neighbours(offer: Offer, seed: int, crowd: int, max_tokens: int) -> list[Ask
     one = replace(
         _ask(QUESTIONS[-1], leg, f"c{crowd}-one-token", max_tokens, rng),
         text=rng.choice("ABCDEFGH"),
-        temperature=0.8,
+        temperature=1.0,  # some report the law that they draw from, and here it is that of the model
         seed=rng.randrange(2**31),
     )
     long = replace(

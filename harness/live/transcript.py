@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +14,22 @@ from harness.codec import decode, encode
 from harness.errors import ScenarioError, UsageError
 from harness.exchange import Ask, Exchange, Offer, Place, Snapshot
 
-KINDS: dict[str, type[Any]] = {"offer": Offer, "exchange": Exchange, "snapshot": Snapshot, "asked": Ask}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The last line of an audit that came to its end."""
+
+    log: tuple[str, ...]
+    budget_spent: bool
+
+
+KINDS: dict[str, type[Any]] = {
+    "offer": Offer,
+    "exchange": Exchange,
+    "snapshot": Snapshot,
+    "asked": Ask,
+    "end": End,
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,13 +91,17 @@ class Recorder:
     def sees(self, snapshot: Snapshot) -> None:
         """The server's counters at a moment."""
         self.transcript.snapshots.append(snapshot)
-        self._write("snapshot", snapshot)
+        self._write("snapshot", replace(snapshot, said=self.words(snapshot.said)))
+
+    def words(self, said: str) -> str:
+        """A server's words as they may be kept and shown: they may quote what it was asked."""
+        return "redacted" if self._redacts and said else said
 
     def ends(self, *, log: list[str], budget_spent: bool) -> Transcript:
         """Close the file."""
         self.transcript.log, self.transcript.budget_spent = tuple(log), budget_spent
         kept = [] if self._redacts else log
-        self._file.write(json.dumps({"end": {"log": kept, "budget_spent": budget_spent}}) + "\n")
+        self._write("end", End(log=tuple(kept), budget_spent=budget_spent))
         self._file.close()
         return self.transcript
 
@@ -107,14 +127,20 @@ def redacted(exchange: Exchange) -> Exchange:
 def redacted_ask(ask: Ask) -> Ask:
     """Without its prompt and without what its answer must be."""
     grammar = None if ask.grammar is None else replace(ask.grammar, text="")
-    return replace(ask, prompt=(), text=None, grammar=grammar)
+    # a stop is a piece of the answer that was given alone
+    return replace(ask, prompt=(), text=None, grammar=grammar, stop=(), stop_token_ids=())
+
+
+def is_redacted(transcript: Transcript) -> bool:
+    """Whether it says what happened and not what was said: every question has a prompt."""
+    return any(ask.text is None and not ask.prompt for ask in transcript.asked.values())
 
 
 def read(path: Path) -> Transcript:
     """A transcript from its file, ``.gz`` or not. A last line that a killed audit left unfinished is passed over.
 
     Raises:
-        UsageError: the file cannot be read or is none.
+        UsageError: the file cannot be read, is none, or is redacted.
     """
     try:
         raw = path.read_bytes()
@@ -124,20 +150,33 @@ def read(path: Path) -> Transcript:
         transcript = Transcript(offer=decode(Offer, data, f"{path}, line 1, {kind}"))
         for number, thing in enumerate(things[1:], start=2):
             _add(transcript, thing, f"{path}, line {number}")
-    except (OSError, ValueError, LookupError, AttributeError, EOFError, ScenarioError) as error:
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        EOFError,
+        RecursionError,
+        zlib.error,
+        ScenarioError,
+    ) as error:
         raise UsageError(f"{path}: is no transcript: {error}", hint="make live") from None
+    if is_redacted(transcript):
+        raise UsageError(f"{path}: is redacted: nothing in it can be judged", hint="make live")
     return transcript
 
 
 def _add(transcript: Transcript, thing: dict[str, Any], where: str) -> None:
     ((kind, data),) = thing.items()
-    if kind == "end":
-        transcript.log, transcript.budget_spent = tuple(data["log"]), data["budget_spent"]
-        return
     decoded = decode(KINDS[kind], data, where)
-    if isinstance(decoded, Ask):
+    if isinstance(decoded, End):
+        transcript.log, transcript.budget_spent = decoded.log, decoded.budget_spent
+    elif isinstance(decoded, Ask):
         transcript.asked[decoded.id] = decoded
     elif isinstance(decoded, Exchange):
+        for place in decoded.answer.prompt_places:
+            if not all(name.isdecimal() for name in place.best):
+                raise ScenarioError(f"{where}: the law of a prompt's place names other than token ids")
         transcript.exchanges[decoded.ask.id] = decoded
     elif isinstance(decoded, Snapshot):
         transcript.snapshots.append(decoded)

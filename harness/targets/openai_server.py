@@ -7,24 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import time
-from collections import defaultdict
-from collections.abc import Mapping
 from typing import Any
 
 import httpx
 import openai
 
-from harness.exchange import Answer, Ask, Fate, Offer, Place, Snapshot
+from harness.exchange import Answer, Ask, Fate, Offer, Snapshot
 from harness.scenario import Grammar
+from harness.targets.heard import Heard, NonsenseError
 from harness.targets.pace import Pace
+from harness.targets.pages import Page, get, read_metrics, root_of
 
-SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? +(\S+)$")
-POSITION = re.compile(r'position="(\d+)"')
 LONGEST_DETAIL = 600
 AGAIN = 0.2
 """Seconds until a request whose connection failed is sent again, once."""
+TIMES = 5
+"""How often a request is sent to a server that is too busy (HTTP 429) before that is its answer."""
 
 
 class OpenAIServer:
@@ -39,12 +38,13 @@ class OpenAIServer:
         pace: Pace | None = None,
         patience: float = 30.0,
     ) -> None:
-        self.root = url.rstrip("/").removesuffix("/v1")
+        self.root = root_of(url)
         self.model = model
         self.offer = Offer(url=self.root, model=model)
         self.began = time.monotonic()
         self._pace = pace or Pace()
         self._patience = patience
+        self._api_key = api_key
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._http = httpx.AsyncClient(base_url=self.root, headers=headers, timeout=patience)
         self._client = openai.AsyncOpenAI(
@@ -68,11 +68,21 @@ class OpenAIServer:
             # a connection that was kept open may be closed by the server just as it is used again
             await asyncio.sleep(AGAIN)
             heard = await self._heard(ask)
+        for _ in range(TIMES - 1):
+            if heard.retry_after is None:
+                break
+            await asyncio.sleep(min(heard.retry_after, self._patience))
+            heard = await self._heard(ask)
         return heard.answer()
 
-    async def _heard(self, ask: Ask) -> _Heard:
+    def clean(self, said: str) -> str:
+        """A server's words as reports may hold them: without the key, writable, and not without end."""
+        hidden = said.replace(self._api_key, "***") if self._api_key else said
+        return hidden.encode("utf-8", "replace").decode("utf-8")[:LONGEST_DETAIL]
+
+    async def _heard(self, ask: Ask) -> Heard:
         await self._pace.turn()
-        heard = _Heard(sent=self.now)
+        heard = Heard(ask, self.now, self.clean)
         try:
             async with asyncio.timeout(None) as clock:
                 await self._read(ask, heard, clock)
@@ -82,18 +92,23 @@ class OpenAIServer:
             heard.fails(Fate.HUNG, f"no news for {self._patience:g} s")
         except openai.APIConnectionError as error:
             cause = error.__cause__ or error
-            heard.fails(Fate.UNREACHABLE, f"{type(cause).__name__}: {cause}".removesuffix(": "))
+            fate = Fate.UNREACHABLE if heard.first is None else Fate.CUT
+            heard.fails(fate, f"{type(cause).__name__}: {cause}".removesuffix(": "))
         except openai.APIStatusError as error:
             heard.status = error.status_code
+            if error.status_code == 429:
+                heard.retry_after = _seconds(error.response.headers.get("retry-after"))
             heard.fails(Fate.FAILED if error.status_code >= 500 else Fate.REFUSED, error.message)
         except openai.APIError as error:  # an error as an event of the stream
             heard.fails(Fate.BROKEN, error.message)
+        except NonsenseError as error:
+            heard.fails(Fate.CUT, str(error))
         except Exception as error:  # noqa: BLE001  whatever a server's bytes make of the client is the answer's fate
             heard.fails(Fate.CUT, f"{type(error).__name__}: {error}")
         heard.ended = self.now
         return heard
 
-    async def _read(self, ask: Ask, heard: _Heard, clock: asyncio.Timeout) -> None:
+    async def _read(self, ask: Ask, heard: Heard, clock: asyncio.Timeout) -> None:
         """Every chunk moves the deadline on."""
         body = self.body(ask)
         loop = asyncio.get_running_loop()
@@ -117,7 +132,8 @@ class OpenAIServer:
         """The arguments of the client's call."""
         more: dict[str, Any] = {}
         if self.offer.ids:
-            more["return_token_ids"] = True
+            # a model's generation_config may hold a penalty, and then the best token is another one than the law's
+            more |= {"return_token_ids": True, "repetition_penalty": 1.0}
         if ask.ignore_eos and self.offer.ignore_eos:
             more["ignore_eos"] = True
         if ask.stop_token_ids:
@@ -143,102 +159,25 @@ class OpenAIServer:
 
     async def snapshot(self, when: str) -> Snapshot:
         """Health and counters now; what is not offered stays empty."""
-        health, said, values = None, "", {}
-        try:
-            answer = await self._http.get("/health")
-            health, said = (
-                answer.status_code,
-                answer.text[:LONGEST_DETAIL] if answer.status_code != 200 else "",
-            )
-            metrics = await self._http.get("/metrics")
-            if metrics.status_code == 200:
-                values = read_metrics(metrics.text)
-        except httpx.HTTPError as error:
-            said = f"{type(error).__name__}: {error}"
-        return Snapshot(when=when, at=self.now, health=health, said=said, values=values)
-
-    async def get(self, path: str) -> httpx.Response | None:
-        """A page of the server; ``None`` where it does not answer."""
-        try:
-            return await self._http.get(path)
-        except httpx.HTTPError:
-            return None
-
-
-class _Heard:
-    """What was heard so far of one answer."""
-
-    def __init__(self, sent: float) -> None:
-        self.sent = sent
-        self.ended = sent
-        self.first: float | None = None
-        self.status: int | None = None
-        self.aborted = False
-        self.chunks: list[int] = []
-        self._failure: tuple[Fate, str] | None = None
-        self._prompt: tuple[int, ...] = ()
-        self._tokens: list[int] = []
-        self._places: list[Place] = []
-        self._prompt_places: tuple[Place, ...] = ()
-        self._text: list[str] = []
-        self._finish_reason: str | None = None
-        self._usage: Any = None
-
-    @property
-    def is_unheard(self) -> bool:
-        """The connection failed before anything came over it."""
-        return self.first is None and self._failure is not None and self._failure[0] is Fate.UNREACHABLE
-
-    def fails(self, fate: Fate, detail: str) -> None:
-        """It ended badly."""
-        self._failure = fate, detail[:LONGEST_DETAIL]
-
-    def reads(self, completion: Any, now: float) -> None:
-        """A whole completion or a chunk of one, as the client parsed it."""
-        self._usage = completion.usage or self._usage
-        for choice in completion.choices:
-            more: Mapping[str, Any] = choice.model_extra or {}
-            tokens = more.get("token_ids") or ()
-            if (tokens or choice.text) and self.first is None:
-                self.first = now
-            if tokens or choice.text:
-                self.chunks.append(len(tokens))
-            self._tokens += tokens
-            self._text.append(choice.text or "")
-            self._finish_reason = choice.finish_reason or self._finish_reason
-            self._prompt = tuple(more.get("prompt_token_ids") or self._prompt)
-            if choice.logprobs is not None:
-                self._places += places_of(choice.logprobs.token_logprobs, choice.logprobs.top_logprobs)
-            if more.get("prompt_logprobs"):
-                self._prompt_places = prompt_places(self._prompt, more["prompt_logprobs"])
-
-    def answer(self) -> Answer:
-        """All of it."""
-        return Answer(
-            fate=self._fate,
-            detail=self._failure[1] if self._failure else "",
-            status=self.status,
-            sent=self.sent,
-            first=self.first,
-            ended=self.ended,
-            prompt=self._prompt,
-            tokens=tuple(self._tokens),
-            chunks=tuple(self.chunks),
-            places=tuple(self._places),
-            prompt_places=self._prompt_places,
-            text="".join(self._text),
-            finish_reason=self._finish_reason,
-            prompt_tokens=getattr(self._usage, "prompt_tokens", None),
-            completion_tokens=getattr(self._usage, "completion_tokens", None),
+        health = await self.get("/health")
+        metrics = await self.get("/metrics")
+        return Snapshot(
+            when=when,
+            at=self.now,
+            health=health.status,
+            said="" if health.status == 200 else health.text,
+            values=read_metrics(metrics.text) if metrics.status == 200 else {},
         )
 
-    @property
-    def _fate(self) -> Fate:
-        if self._failure is not None:
-            return self._failure[0]
-        if self.aborted:
-            return Fate.ABORTED
-        return Fate.CUT if self._finish_reason is None else Fate.COMPLETE
+    async def get(self, path: str) -> Page:
+        """A page of the server, or why there is none."""
+        page = await get(self._http, path, self._patience)
+        return page if page.status == 200 else Page(status=page.status, text=self.clean(page.text))
+
+
+def _seconds(retry_after: str | None) -> float:
+    """A ``Retry-After`` header; a date, or none, is taken for a second."""
+    return float(retry_after) if retry_after is not None and retry_after.isdecimal() else 1.0
 
 
 def asked_grammar(grammar: Grammar, way: str) -> dict[str, Any]:
@@ -249,33 +188,3 @@ def asked_grammar(grammar: Grammar, way: str) -> dict[str, Any]:
     kind = {"json_schema": "json", "ebnf": "grammar"}.get(grammar.kind, grammar.kind)
     told = json.loads(grammar.text) if grammar.kind in ("json_schema", "choice") else grammar.text
     return {"structured_outputs": {kind: told}}
-
-
-def places_of(chosen: Any, best: Any) -> list[Place]:
-    """The ``logprobs`` of a completion's choice."""
-    bests = best or [None] * len(chosen or ())
-    return [
-        Place(logprob=float("nan") if value is None else value, best=dict(top or {}))
-        for value, top in zip(chosen or (), bests, strict=True)
-    ]
-
-
-def prompt_places(prompt: tuple[int, ...], laws: list[dict[str, Any] | None]) -> tuple[Place, ...]:
-    """vLLM's ``prompt_logprobs``: for each token of the prompt but the first, laws by token id."""
-    return tuple(
-        Place(
-            logprob=law[str(token)]["logprob"], best={name: entry["logprob"] for name, entry in law.items()}
-        )
-        for token, law in zip(prompt[1:], laws[1:], strict=True)
-        if law is not None
-    )
-
-
-def read_metrics(text: str) -> dict[str, float]:
-    """Prometheus' exposition -> value by name, labels added up, a ``position`` label kept as ``name[0]``."""
-    values: dict[str, float] = defaultdict(float)
-    for line in text.splitlines():
-        if (match := SAMPLE.match(line)) and not match[1].endswith(("_bucket", "_created")):
-            position = POSITION.search(match[2] or "")
-            values[f"{match[1]}[{position[1]}]" if position else match[1]] += float(match[3])
-    return dict(values)
