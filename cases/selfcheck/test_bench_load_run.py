@@ -258,6 +258,45 @@ def test_a_connection_that_the_server_has_dropped_is_replaced() -> None:
     assert len(asked) == 3
 
 
+ANSWER = b'data: {"choices":[{"text":"a","finish_reason":"stop"}],"usage":{"completion_tokens":1}}\n\ndata: [DONE]\n\n'
+SSE = b"Content-Type: text/event-stream\r\n"
+SIZED = b"HTTP/1.1 200 OK\r\n%sContent-Length: %d\r\n" % (SSE, len(ANSWER))
+
+
+@pytest.mark.parametrize("transport", ["raw", "aiohttp"])
+@pytest.mark.parametrize(
+    ("answer", "outcome", "status"),
+    [
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + SIZED + b"\r\n" + ANSWER, Outcome.COMPLETE, 200),
+        (b"HTTP/1.0 200 OK\r\n" + SSE + b"\r\n" + ANSWER, Outcome.COMPLETE, 200),
+        (SIZED + b"Connection: close\r\n\r\n" + ANSWER, Outcome.COMPLETE, 200),
+        (SIZED + b"\r\n" + ANSWER[:-20], Outcome.CUT, 200),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", Outcome.HTTP_ERROR, 204),
+        (b"HTTP/1.1 307 X\r\nLocation: /there\r\nContent-Length: 0\r\n\r\n", Outcome.HTTP_ERROR, 307),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", Outcome.CUT, None),
+    ],
+    ids=["continue", "http-1.0", "close", "short", "no-content", "redirect", "no-http"],
+)
+def test_whatever_http_a_server_speaks_each_request_gets_its_verdict(
+    transport: str, answer: bytes, outcome: Outcome, status: int | None
+) -> None:
+    async def run() -> list[RequestRecord]:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(65536)
+            writer.write(answer)
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        there = Endpoint(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", silence=5.0)
+        told = open_transport(there, Clock(), transport)
+        records = [await told.send(call, 0.0) for call in calls(2)]
+        await told.close()
+        server.close()
+        return records
+
+    assert [(each.outcome, each.status) for each in uvloop.run(run())] == [(outcome, status)] * 2
+
+
 def test_the_transport_follows_from_the_url_and_says_why() -> None:
     assert choose(Endpoint(url="http://h:1/v1")) == ("raw", "plain HTTP: the cheapest client")
     assert choose(Endpoint(url="https://h")) == ("aiohttp", "TLS")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from types import SimpleNamespace
 
 import aiohttp
 
@@ -34,14 +35,22 @@ class AiohttpTransport:
             headers=endpoint.sent_headers,
             read_bufsize=READ_BUFFER,
             auto_decompress=False,
+            trace_configs=[_tracing()],
             timeout=aiohttp.ClientTimeout(
                 total=endpoint.total, sock_read=endpoint.silence, sock_connect=endpoint.connect
             ),
         )
 
     async def send(self, call: Call, scheduled: float) -> RequestRecord:
-        """See ``Transport``."""
+        """See ``Transport``. A kept connection that the server closed in the same instant is replaced."""
         reply = Reply(call, scheduled, self._clock.now())
+        while await self._asks(call, reply):
+            pass
+        return reply.record(self._clock.now())
+
+    async def _asks(self, call: Call, reply: Reply) -> bool:
+        """Ask and read; whether it must be asked again, because nobody can have heard it."""
+        connection = SimpleNamespace(is_reused=False)
         try:
             async with self._session.post(
                 f"{self._endpoint.root}{call.path}",
@@ -49,6 +58,7 @@ class AiohttpTransport:
                 headers={"X-Request-Id": call.id},
                 proxy=self._endpoint.proxy,
                 allow_redirects=False,
+                trace_request_ctx=connection,
             ) as response:
                 await self._read(response, reply)
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
@@ -57,9 +67,12 @@ class AiohttpTransport:
             if not reply.done:
                 reply.fails(Outcome.TIMEOUT, str(error) or f"not over after {self._endpoint.total:g} s")
         except (aiohttp.ClientError, OSError) as error:
+            is_stale = isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError))
+            if is_stale and connection.is_reused and reply.status is None:
+                return True
             if not reply.done:
                 reply.fails(Outcome.CUT, f"{type(error).__name__}: {error}")
-        return reply.record(self._clock.now())
+        return False
 
     async def _read(self, response: aiohttp.ClientResponse, reply: Reply) -> None:
         reply.status = response.status
@@ -87,6 +100,17 @@ class AiohttpTransport:
         """See ``Transport``."""
         await self._session.close()
         await asyncio.sleep(0)
+
+
+def _tracing() -> aiohttp.TraceConfig:
+    """Tells each request whether its connection had served another one before."""
+
+    async def reused(_: object, context: SimpleNamespace, __: object) -> None:
+        context.trace_request_ctx.is_reused = True
+
+    tracing = aiohttp.TraceConfig()
+    tracing.on_connection_reuseconn.append(reused)
+    return tracing
 
 
 def _trust(endpoint: Endpoint) -> ssl.SSLContext | bool:
