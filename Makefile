@@ -29,7 +29,7 @@ ENDURES    = $(if $(SECONDS),--seconds '$(SECONDS)') $(if $(SEED),--seed '$(SEED
              $(if $(BASE_URL),--base-url '$(BASE_URL)')
 VERDICT    = code=$$?; echo "{\"verb\": \"$@\", \"exit\": $$((code != 0))}"; exit $$code
 
-.PHONY: help repro test matrix explore serve gpu-bench fuzz soak live live-vllm lint doctor
+.PHONY: help repro test matrix explore serve gpu-bench fuzz soak live live-vllm bench lint doctor
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -67,6 +67,10 @@ soak: $(READY) ## 200 streams at a time for SECONDS=60 against our server, or BA
 
 gpu-bench: $(READY) ## time the kernels on a GPU beside vLLM's and fla-core's: reports/baselines/gpu.md
 	@$(NEEDS) $(PY) -m harness.cli gpu-bench $(ARGS)
+
+bench: $(READY) ## speculation off and on, free and guided: VARIANT= SPEC= REQUESTS= CONCURRENCY= RATE= SEED=, or a server: BASE_URL= MODEL= TOKENIZER=
+	@$(NEEDS) $(PY) -m harness.cli bench $(foreach p,BASE_URL MODEL TOKENIZER VARIANT FAULT SPEC K REGIME PRESET REQUESTS CONCURRENCY RATE SEED FORMAT, \
+	  $(if $($p),--$(shell echo $p | tr A-Z_ a-z-) '$($p)')) $(ARGS)
 
 lint: $(READY) ## ruff and mypy alone
 	@$(NEEDS) $(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m mypy; $(VERDICT)

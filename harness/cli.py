@@ -18,6 +18,7 @@ from typing import Any
 
 from harness import __version__
 from harness.arguments import add_releases, add_target
+from harness.bench_cli import add_verb as add_bench_verb
 from harness.codec import encode
 from harness.errors import HarnessError, UsageError
 from harness.explore_cli import add_verbs as add_explore_verbs
@@ -149,6 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     add_serve_verb(verbs, _prepare)
     add_gpu_verb(verbs)
     add_live_verb(verbs, _prepare)
+    add_bench_verb(verbs, _prepare)
 
     listing = verbs.add_parser("list", help="list what exists")
     listing.add_argument("what", choices=("issues", "faults", "variants", "events"))

@@ -69,7 +69,10 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "serve_cli": ({"serve_verbs"}, set()),
     "serve_verbs": (ANY, ANY),
     "vllm_cpu": ({*WORDS, "check", "models", "oracle"}, {"httpx", "numpy"}),
-    "vllm_cpu.site": (set(), {"numpy", "specharness_vllm", "torch", "vllm"}),  # runs inside vLLM's own environment
+    "vllm_cpu.site": (
+        set(),
+        {"numpy", "specharness_vllm", "torch", "vllm"},
+    ),  # runs inside vLLM's own environment
     "live": (
         {*WORDS, "check", "codec", "oracle", "rundir", "targets"},
         {"jsonschema", "numpy"},
@@ -84,6 +87,9 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "gpu_cli": ({"gpu_verbs"}, set()),
     "gpu_verbs": (ANY, ANY),
     "bench": ({"errors", "trace", "targets"}, ANY),
+    "bench_cli": ({"bench_verbs"}, set()),
+    "bench_asked": (ANY, ANY),
+    "bench_verbs": (ANY, ANY),
     "report": ({*WORDS, "codec", "check", "live", "repro", "run", "rundir"}, ANY),
     "lab": ({"errors", "scenario"}, {"tokenizers"}),
     "rundir": ({*WORDS, "codec"}, set()),

@@ -1,0 +1,114 @@
+"""Cells of a benchmark: speculation off and on, free and guided; and the measuring of one of them.
+
+Everything that is measured lies in the cell's folder the moment it is there, and a cell that was killed goes on.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.bench.data.ask import Ask
+from harness.bench.load.call import Call
+from harness.bench.load.health import Bounds
+from harness.bench.load.run import LoadPlan, LoadResult, Progress, run_load
+from harness.bench.load.shape import Closed
+from harness.bench.load.store import read_records
+from harness.bench.load.transport import Endpoint
+from harness.bench.metrics.acceptance import Acceptance
+from harness.bench.metrics.counters import between, counters
+from harness.bench.plan import Plan
+from harness.bench.served import Served
+
+OFF, AS_SERVED = "off", "as served"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """``speculation``: ``off``, where drafts come from, or ``as served`` where the server is not ours."""
+
+    speculation: str
+    guided: bool
+
+    @property
+    def name(self) -> str:
+        """As part of file names."""
+        kind = "guided" if self.guided else "free"
+        return f"{kind}-{self.speculation}" if self.speculation != AS_SERVED else kind
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        words = AS_SERVED if self.speculation == AS_SERVED else f"speculation {self.speculation}"
+        return f"{'guided' if self.guided else 'free'}, {words}"
+
+
+def cells_of(speculations: Sequence[str]) -> tuple[Cell, ...]:
+    """Both kinds of requests for each server, in the order in which servers are started."""
+    return tuple(Cell(speculation=one, guided=guided) for one in speculations for guided in (False, True))
+
+
+def is_done(folder: Path, asks: Sequence[Ask]) -> bool:
+    """Whether every request of a cell has its record."""
+    return {ask.id for ask in asks} <= read_records(folder).done
+
+
+def measure(
+    plan: Plan,
+    asks: Sequence[Ask],
+    served: Served,
+    folder: Path,
+    *,
+    progress: Progress | None = None,
+    bounds: Bounds | None = None,
+) -> LoadResult:
+    """Warm up, then measure what is not measured yet, between two looks at the server's counters."""
+    calls, endpoint = plan.calls(asks, served.model), Endpoint(url=served.url, api_key=served.api_key)
+    if not is_done(folder, asks):
+        folder.mkdir(parents=True, exist_ok=True)
+        _warm_up(plan.warm_up(asks, served.model), endpoint, plan.workload.concurrency, folder / "warm-up")
+        part = len(list(folder.glob("metrics-*-before.txt")))
+        _keep(served.metrics(), folder / f"metrics-{part}-before.txt")
+        _load(plan, calls, endpoint, folder, progress, bounds)
+        _keep(served.metrics(), folder / f"metrics-{part}-after.txt")
+    return _load(plan, calls, endpoint, folder, progress, bounds)
+
+
+def drafts_of(folder: Path) -> tuple[Acceptance | None, str]:
+    """Acceptance as the server counted it around the cell, and what is missing of it, in words."""
+    parts = sorted(folder.glob("metrics-*-before.txt"))
+    if not parts:
+        return None, ""
+    before = parts[-1]
+    after = before.with_name(before.name.replace("before", "after"))
+    if not after.exists():
+        return None, "acceptance is unknown: the run was killed before the server's counters were read again"
+    found = between(counters(before.read_text("utf-8")), counters(after.read_text("utf-8")))
+    if found is not None and not found.drafted:
+        return None, ""  # rows without a draft are counted too, and are no speculation
+    note = "acceptance is of the requests behind the last --resume alone" if len(parts) > 1 else ""
+    return found, note if found else ""
+
+
+def _load(
+    plan: Plan,
+    calls: tuple[Call, ...],
+    endpoint: Endpoint,
+    folder: Path,
+    progress: Progress | None,
+    bounds: Bounds | None,
+) -> LoadResult:
+    load = LoadPlan(endpoint=endpoint, calls=calls, shape=plan.shape)
+    return run_load(load, folder, resume=True, progress=progress, bounds=bounds)
+
+
+def _warm_up(calls: tuple[Call, ...], endpoint: Endpoint, concurrency: int, folder: Path) -> None:
+    """In a run of its own, so that the server's counters can be read behind it. A new server is warmed up anew."""
+    shutil.rmtree(folder, ignore_errors=True)
+    run_load(LoadPlan(endpoint=endpoint, calls=calls, shape=Closed(concurrency=concurrency)), folder)
+
+
+def _keep(metrics: str | None, path: Path) -> None:
+    path.write_text(metrics or "", encoding="utf-8")

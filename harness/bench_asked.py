@@ -1,0 +1,153 @@
+"""What a user asked of ``bench``, as a plan and a setting: checked before anything is started."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from harness import __version__
+from harness.bench.cells import AS_SERVED, OFF
+from harness.bench.data.ask import Ask
+from harness.bench.data.drawn import Lengths
+from harness.bench.data.workload import digest, preset
+from harness.bench.load.transport import Endpoint, choose
+from harness.bench.plan import USUAL, Plan, plan_from
+from harness.cases import find_root
+from harness.errors import CaseError, UsageError
+from harness.rundir import RunDir
+
+ENGINE_TOKENS = 1024
+SPARE_TOKENS = 8
+KEPT = (
+    "base_url",
+    "model",
+    "tokenizer",
+    "format",
+    "loop_lag",
+    "variant",
+    "spec",
+    "k",
+    "regime",
+    "preset",
+)
+"""Arguments that a resumed run takes over; the plan is kept by itself."""
+
+
+def plan_of(args: argparse.Namespace) -> Plan:
+    """UsageError where arguments do not go together."""
+    if args.base_url:
+        choose(Endpoint(url=args.base_url))
+        if args.tokenizer is None:
+            raise UsageError(
+                "--base-url without --tokenizer: saw no tokenizer, expected that of the served model",
+                hint="--tokenizer FOLDER, with its tokenizer.json: prompts are drawn from it",
+            )
+    elif args.model is not None or args.tokenizer is not None:
+        raise UsageError(
+            "--model and --tokenizer are of a server of yours, and no --base-url names one",
+            hint="--base-url URL, or --preset peaked|flat|narrow for the embedded server",
+        )
+    if args.seed < 0:
+        raise UsageError(f"saw seed {args.seed}, expected 0 or more")
+    load = preset(args.preset_workload) if args.preset_workload else USUAL
+    sizes = load.lengths
+    changed = {"requests": args.requests, "concurrency": args.concurrency}
+    load = replace(
+        load,
+        **{name: value for name, value in changed.items() if value is not None},
+        lengths=Lengths(
+            prompt=args.input_tokens or sizes.prompt,
+            output=args.output_tokens or sizes.output,
+            ratio=sizes.ratio,
+        ),
+    )
+    return Plan(
+        workload=load,
+        seed=args.seed,
+        rate=args.rate,
+        most_in_flight=args.concurrency if args.rate is not None else None,
+        as_chat=args.chat,
+    )
+
+
+def opened(args: argparse.Namespace) -> tuple[RunDir, Plan, argparse.Namespace]:
+    """A new run directory; or with ``--resume`` the old one, its plan, and the arguments that it began with."""
+    if args.resume is None:
+        plan = plan_of(args)
+        name = "bench" if args.base_url or args.variant == "fixed" else f"bench-{args.variant}"
+        setting = {key: getattr(args, key) for key in KEPT}
+        setting["tokenizer"] = None if args.tokenizer is None else str(args.tokenizer.resolve())
+        about = {
+            "name": name,
+            "started": datetime.now().isoformat(timespec="seconds"),
+            "setting": setting,
+            "plan": plan.as_dict(),
+        }
+        return RunDir.create(args.reports or _reports(), name, about), plan, args
+    run_dir = RunDir.resume(args.resume)
+    try:
+        setting, plan = dict(run_dir.run["setting"]), plan_from(run_dir.run["plan"])
+        setting = {key: setting[key] for key in KEPT}
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"{args.resume}/run.json: is not of a benchmark: {type(error).__name__} {error}",
+            hint="pass --resume a directory that bench made",
+        ) from None
+    setting["tokenizer"] = None if setting["tokenizer"] is None else Path(setting["tokenizer"])
+    return run_dir, plan, argparse.Namespace(**vars(args) | setting)
+
+
+def server_arguments(args: argparse.Namespace, plan: Plan, speculation: str) -> list[str]:
+    """Of the embedded server: room for the longest request, and the same but for its drafts."""
+    room = max(ENGINE_TOKENS, plan.workload.longest + SPARE_TOKENS)
+    own = {"variant": args.variant, "k": args.k, "regime": args.regime, "preset": args.preset}
+    own |= {"spec": speculation, "max-model-len": room}
+    return [part for name, value in own.items() for part in (f"--{name}", str(value))]
+
+
+def fingerprint(
+    args: argparse.Namespace, plan: Plan, asks: Sequence[Ask], speculation: str, model: str
+) -> Mapping[str, str]:
+    """What must agree before two runs are compared."""
+    server = args.base_url or " ".join(server_arguments(args, plan, speculation))
+    return {
+        "hardware": f"{platform.machine()}, {os.cpu_count()} CPUs",
+        "model": model,
+        "server": server,
+        "data": digest(asks),
+        "load": f"{plan.workload.concurrency} at a time"
+        if plan.rate is None
+        else f"{plan.rate:g} per second",
+        "seed": str(plan.seed),
+        "client": __version__,
+    }
+
+
+def key_of(args: argparse.Namespace) -> str | None:
+    """The API key; UsageError where its file cannot be read or holds none."""
+    if args.api_key_file is None:
+        return os.environ.get("SPECHARNESS_API_KEY", "").strip() or None
+    try:
+        key: str = args.api_key_file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{args.api_key_file}: no key can be read: {error}") from None
+    if not key or not key.isascii() or not key.isprintable():
+        raise UsageError(f"{args.api_key_file}: expected a key, one line of visible ASCII letters")
+    return key
+
+
+def speculations(args: argparse.Namespace) -> tuple[str, ...]:
+    """One server for each."""
+    return (AS_SERVED,) if args.base_url else (OFF, args.spec)
+
+
+def _reports() -> Path:
+    try:
+        return find_root() / "reports"
+    except CaseError:
+        return Path.cwd() / "reports"
