@@ -415,6 +415,11 @@ def test_answers_of_other_servers_do_not_contradict_themselves(folder: Path) -> 
     ended = answered(snowman, "the ☃", finish_reason="stop", completion_tokens=len(snowman) + 1)
     assert contradiction(ended, judges) is Verdict.PASS  # the end token is counted, and left out of the ids
     assert contradiction(replace_reason(ended, "length"), judges) is Verdict.FAIL
+    best = {"the": -0.1, "a": -1.0}
+    likelier = answered(snowman, "the ☃", places=(Place(logprob=-1.0, best=best),) * len(snowman))
+    assert contradiction(likelier, judges) is Verdict.FAIL
+    drawn = replace(likelier, ask=replace(likelier.ask, temperature=1.0))
+    assert contradiction(drawn, judges) is Verdict.PASS
     likely = answered(snowman, "the ☃", finish_reason="stop", places=(Place(logprob=0.5),) * len(snowman))
     assert contradiction(likely, judges) is Verdict.FAIL
 
@@ -469,6 +474,24 @@ def test_counters_of_a_server_with_other_users_say_nothing() -> None:
         assert check(there).verdict is Verdict.INCONCLUSIVE
     assert counters.counters(alone).verdict is Verdict.FAIL
     assert counters.memory(left).verdict is Verdict.FAIL
+
+
+def test_counters_that_lag_are_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By so much as a scrape is old where several processes serve."""
+    sent = [(0.0, 0)]
+
+    def counts(number: int, asked: Any, chunks: list[Any]) -> list[Any]:
+        words = len(chunks) if asked.get("stream") else asked["max_tokens"]
+        chunks[-1]["usage"] = {"prompt_tokens": 1, "completion_tokens": words, "total_tokens": 1 + words}
+        sent.append((time.monotonic(), sent[-1][1] + words))
+        return chunks
+
+    def metrics() -> Response:
+        known = [count for when, count in sent if when <= time.monotonic() - 0.5]
+        return PlainTextResponse(f"{counters.GENERATED} {known[-1]}\n")
+
+    code, result, _ = audited(capsys, Foreign(chunks=counts, pages={"metrics": metrics}), tmp_path)
+    assert (code, verdicts(result)["counters"]) == (0, "PASS"), result
 
 
 def test_positions_are_numbers() -> None:
@@ -687,3 +710,24 @@ def test_who_is_interrupted_says_what_is_left(how: signal.Signals, tmp_path: Pat
     assert "specharness live --judge" in err
     (path,) = tmp_path.glob("live-*/transcript.jsonl")
     assert len(read(path).exchanges) > 8
+
+
+@pytest.mark.slow
+def test_who_interrupts_a_reproduction_does_not_wait_for_its_audits(tmp_path: Path) -> None:
+    arguments = ["repro", "24881", "--target", "live", "--reports", str(tmp_path)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "harness.cli", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and not any(
+        '"exchange"' in file.read_text() for file in tmp_path.rglob("*.jsonl")
+    ):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert json.loads(out.splitlines()[-1])["error"] == "interrupted"
+    assert "specharness live --judge" in err

@@ -9,6 +9,7 @@ from collections import Counter
 from harness.exchange import Answer, Exchange, Fate
 from harness.live.finding import Finding
 from harness.live.judges import Judges
+from harness.live.noise import MOST
 from harness.live.transcript import Transcript
 from harness.scenario import Grammar
 from harness.verdict import Verdict
@@ -138,6 +139,8 @@ def _contradiction(exchange: Exchange, judges: Judges) -> str:
         return f"a log-probability is {max(place.logprob for place in answer.places):.3g}"
     if not answer.tokens:
         return ""
+    if told := _not_the_best(exchange):
+        return told
     silent = answer.finish_reason == "stop"  # some leave the end token out of the ids and count it
     counts = (len(answer.tokens), len(answer.tokens) + silent)
     if count is not None and count not in counts:
@@ -147,6 +150,18 @@ def _contradiction(exchange: Exchange, judges: Judges) -> str:
     if answer.places and len(answer.places) not in counts:
         return f"{len(answer.tokens)} tokens with {len(answer.places)} log-probabilities"
     return "" if ask.stop or ask.stop_token_ids else _text(answer, judges)
+
+
+def _not_the_best(exchange: Exchange) -> str:
+    """A free greedy token is the best one of the law that comes with it, give or take what no noise explains."""
+    ask, answer = exchange.ask, exchange.answer
+    if ask.temperature or ask.grammar is not None:
+        return ""
+    for index, place in enumerate(answer.places):
+        lost = max(place.best.values(), default=place.logprob) - place.logprob
+        if lost > MOST:
+            return f"token {index}: by the law that came with it another one is {lost:.3g} likelier"
+    return ""
 
 
 def _text(answer: Answer, judges: Judges) -> str:

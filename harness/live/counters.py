@@ -41,9 +41,11 @@ class Window:
 
     @property
     def cut(self) -> int:
-        """Tokens behind a stop text in the run that holds it, which servers may count (vLLM does): k each at most."""
-        longest = max((size for e in self.answers for size in e.answer.chunks), default=1)
-        return (longest - 1) * sum(bool(e.ask.stop) for e in self.answers)
+        """Tokens behind a stop text in the run that holds it, which servers may count (vLLM does): k each at most.
+        Where no ids come nobody sees how long runs are, and the server says what k is."""
+        longest = max((size for e in self.answers for size in e.answer.chunks), default=0)
+        k = longest - 1 if longest else sum(POSITION.fullmatch(name) is not None for name in self.grown)
+        return k * sum(bool(e.ask.stop) for e in self.answers)
 
     @property
     def rate(self) -> float:

@@ -12,6 +12,8 @@ from harness.live.transcript import Recorder, Transcript
 from harness.targets.openai_server import OpenAIServer
 from harness.targets.pace import BudgetSpentError
 
+LAG = 1.0
+"""Seconds that a server's counters may be old."""
 Tell = Callable[[str], None]
 Batches = Sequence[Sequence[Ask]]
 
@@ -97,9 +99,10 @@ class Session:
         """Aborted requests leave within a moment, and counters may lag behind the answers."""
         if not self.server.offer.metrics:
             return
-        came = sum(
-            e.answer.completion_tokens or len(e.answer.tokens) for e in self.recorder.transcript.of(leg)
-        )
+        answers = [e.answer for e in self.recorder.transcript.of(leg)]
+        came = sum(answer.completion_tokens or len(answer.tokens) for answer in answers)
+        if any(answer.fate is Fate.ABORTED for answer in answers):
+            await asyncio.sleep(LAG)  # nobody knows how many tokens theirs will be
         must = came + (before.values.get(GENERATED, 0.0) if before else 0.0)
         for _ in range(20):
             values = (await self.server.snapshot("settling")).values
