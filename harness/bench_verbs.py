@@ -22,11 +22,11 @@ from harness.bench.load.health import Bounds
 from harness.bench.measured import Measured, judged, kept
 from harness.bench.plan import Plan
 from harness.bench.screen import SYNTHETIC, blocks, crossed, ratios, table
-from harness.bench.served import Served, first_model
+from harness.bench.served import Served
 from harness.bench.ties import partings
-from harness.bench_asked import fingerprint, key_of, opened, server_arguments, speculations
+from harness.bench_asked import fingerprint, key_of, opened, speculations
+from harness.bench_serving import remembered, serving
 from harness.console import console_of
-from harness.live.own_server import own_server
 from harness.models.tiny import default_cache, ensure
 from harness.rundir import RunDir, program
 
@@ -140,25 +140,15 @@ def _cell(session: Session, cell: Cell, served: Served, alive: bool) -> Measured
 
 @contextmanager
 def _served(session: Session, speculation: str) -> Iterator[tuple[Served, bool]]:
-    """The user's server, or ours while it is measured; and whether it is there: a whole cell needs none."""
-    args, run = session.args, session.run_dir.run
-    known = run.setdefault("served", {})
-    if speculation in known and all(
+    """The server, and whether it is there: cells that are whole need none."""
+    known = remembered(session.run_dir, speculation)
+    if known is not None and all(
         is_done(session.folder(cell), session.asks[cell.guided]) for cell in cells_of([speculation])
     ):
-        yield Served(**known[speculation]), False
+        yield known, False
         return
-    if args.base_url:
-        served = Served(url=args.base_url, model=args.model or first_model(args.base_url, session.key))
-        known[speculation] = {"url": served.url, "model": served.model}
-        session.run_dir.save()
-        yield Served(url=served.url, model=served.model, api_key=session.key), True
-        return
-    log = session.run_dir.path / f"server-{speculation}.log"
-    with own_server(server_arguments(args, session.plan, speculation), log) as own:
-        known[speculation] = {"url": own.url, "model": own.model}
-        session.run_dir.save()
-        yield Served(url=own.url, model=own.model), True
+    with serving(session.args, session.plan, session.run_dir, speculation, session.key) as served:
+        yield served, True
 
 
 def _told(session: Session) -> dict[str, Any]:

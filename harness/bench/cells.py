@@ -76,7 +76,7 @@ def measure(
     return _load(plan, calls, endpoint, folder, progress, bounds)
 
 
-def drafts_of(folder: Path) -> tuple[Acceptance | None, str]:
+def drafts_of(folder: Path, resumed: bool) -> tuple[Acceptance | None, str]:
     """Acceptance as the server counted it around the cell, and what is missing of it, in words."""
     parts = sorted(folder.glob("metrics-*-before.txt"))
     if not parts:
@@ -88,7 +88,7 @@ def drafts_of(folder: Path) -> tuple[Acceptance | None, str]:
     found = between(counters(before.read_text("utf-8")), counters(after.read_text("utf-8")))
     if found is not None and not found.drafted:
         return None, ""  # rows without a draft are counted too, and are no speculation
-    note = "acceptance is of the requests behind the last --resume alone" if len(parts) > 1 else ""
+    note = "acceptance is of the requests behind the last --resume alone" if resumed else ""
     return found, note if found else ""
 
 

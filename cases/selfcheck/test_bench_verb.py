@@ -1,0 +1,341 @@
+"""`specharness bench` against real servers: the two by two, a kill in the middle, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cases.selfcheck.benching import said
+from cases.selfcheck.serving import MODEL, serving
+from harness.bench.cells import OFF, Cell, cells_of, drafts_of
+from harness.bench.data.ask import Ask
+from harness.bench.data.guides import bundled
+from harness.bench.data.vocabulary import Vocabulary
+from harness.bench.equality import greedy_equality
+from harness.bench.load.health import Health
+from harness.bench.load.run import LoadResult
+from harness.bench.load.store import read_records
+from harness.bench.measured import Measured, judged
+from harness.bench.plan import USUAL, Plan, plan_from
+from harness.bench.record import RequestRecord
+from harness.bench.result import read_result
+from harness.bench.screen import crossed
+from harness.bench.served import Served
+from harness.bench.tables import read_run
+from harness.bench.ties import partings
+from harness.bench_verbs import _verdict
+from harness.cli import main
+from harness.models.tiny import default_cache, ensure
+
+SMALL = ["--requests", "4", "--concurrency", "2", "--output-tokens", "12", "--loop-lag", "5000"]
+"""Tests run beside others: a client that waits for a core proves nothing here."""
+NAMES = ["free-off", "guided-off", "free-mtp", "guided-mtp"]
+
+
+@pytest.fixture(scope="module")
+def model() -> Path:
+    return ensure("peaked", cache=default_cache(os.environ))
+
+
+def bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[dict[str, Any], str]:
+    """The JSON line, checked against the exit code, and everything above it."""
+    code = main(["bench", *arguments])
+    said = capsys.readouterr()
+    above, _, last = said.out.rstrip("\n").rpartition("\n")
+    told: dict[str, Any] = json.loads(last)
+    assert told["exit"] == code
+    return told, above + said.err
+
+
+def test_the_two_by_two_of_the_real_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told, shown = bench(capsys, *SMALL, "--reports", str(tmp_path), "--format", "vllm-0.10.2")
+    assert told["exit"] == 0, shown
+    assert list(told["cells"]) == NAMES
+    assert shown.count(" Serving Benchmark Result ") == shown.count(" specharness ") == 4
+    assert "Failed requests:" not in shown  # the label set of 0.10.2
+    assert shown.count("these are the server's figures") == 4
+    assert "synthetic model" in shown
+    for name in ("speedup_free", "speedup_guided", "interaction"):
+        assert told[name] > 0
+    run_dir = Path(told["run_dir"])
+    digests, prompts = set(), {}
+    for name in NAMES:
+        found = read_result(run_dir / f"result-{name}.json")
+        ours = found["specharness"]
+        assert found["completed"] == 4
+        assert found["failed"] == 0
+        assert ours["valid"]
+        assert not ours["health"]["client_bound"]
+        stored = read_run(run_dir / "tables", name)
+        assert sorted(r.id for r in stored.records) == [f"random-{place:05d}" for place in range(4)]
+        assert not any(r.warm_up for r in stored.records)
+        assert sum(len(r.token_ids) for r in stored.records) == found["total_output_tokens"]
+        prompts[name] = found["total_input_tokens"]
+        digests.add((name.split("-")[0], ours["fingerprint"]["data"]))
+    assert len(digests) == 2  # the same requests with and without speculation
+    assert set(prompts.values()) == {4 * 64}
+    for name in ("free-mtp", "guided-mtp"):
+        assert told["cells"][name]["equality"] == {"compared": 4, "equal": 4}
+        assert told["cells"][name]["acceptance_length"] > 1
+    assert told["cells"]["free-off"]["acceptance_length"] is None
+    assert json.loads((run_dir / "run.json").read_text())["result"]["cells"] == told["cells"]
+
+
+def test_a_killed_run_is_readable_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "harness.cli",
+        "bench",
+        *SMALL,
+        "--requests",
+        "6",
+        "--output-tokens",
+        "48",
+    ]
+    process = subprocess.Popen(
+        [*command, "--reports", str(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        end = time.monotonic() + 120
+        before: list[str] = []
+        while len(before) < 3 and time.monotonic() < end and process.poll() is None:
+            time.sleep(0.02)
+            before = [
+                line
+                for path in tmp_path.glob("*/records/guided-off/records-0.jsonl")
+                for line in path.read_text().splitlines()
+            ]
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == -signal.SIGKILL
+    (run_dir,) = tmp_path.iterdir()
+    server = json.loads((run_dir / "run.json").read_text())["served"]["off"]["pid"]
+    assert is_alive(server)  # nobody could end it
+    first = read_records(run_dir / "records/guided-off").records
+    assert first
+    assert len(first) < 6
+    assert len(read_records(run_dir / "records/free-off").records) == 6
+    assert len(read_run(run_dir / "tables", "free-off").records) == 6
+
+    told, shown = bench(capsys, "--resume", str(run_dir))
+    assert told["exit"] == 0, shown
+    assert not is_alive(server)
+    assert [told["cells"][name]["streams"] for name in NAMES] == [{"complete": 6}] * 4
+    assert told["cells"]["guided-mtp"]["equality"] == {"compared": 6, "equal": 6}
+    again = read_records(run_dir / "records/guided-off").records
+    assert all(record in again for record in first)  # what was measured was not measured again
+
+    started = (run_dir / "server-mtp.log").stat().st_mtime_ns
+    once_more, _ = bench(capsys, "--resume", str(run_dir))
+    assert once_more["cells"] == told["cells"]
+    assert (run_dir / "server-mtp.log").stat().st_mtime_ns == started  # nothing was left to ask
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_server_of_the_users_has_two_cells(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(model) as server:
+        where = ["--base-url", f"{server.url}/v1", "--tokenizer", str(model), "--reports", str(tmp_path)]
+        told, shown = bench(capsys, *SMALL, *where)
+        chat, _ = bench(capsys, *SMALL, *where, "--chat", "--rate", "50")
+        wrong_name, _ = bench(capsys, *SMALL, *where, "--model", "another")
+    assert told["exit"] == 0, shown
+    assert list(told["cells"]) == ["free", "guided"]
+    assert "speedup_free" not in told
+    assert read_result(Path(told["run_dir"]) / "result-free.json")["model_id"] == MODEL
+    assert chat["exit"] == 0
+    assert read_result(Path(chat["run_dir"]) / "result-free.json")["request_rate"] == 50
+    assert wrong_name["exit"] == 1
+    assert not wrong_name["cells"]["free"]["comparable"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--base-url", "http://127.0.0.1:9"], "--tokenizer"),
+        (["--base-url", "ftp://nowhere", "--tokenizer", "."], "base URL"),
+        (["--model", "x"], "--base-url"),
+        (["--seed", "-1"], "seed"),
+        (["--requests", "0"], "at least 1"),
+        (["--rate", "nan"], "above 0"),
+        (["--preset-workload", "none"], "pr24957"),
+        (["--resume", "nowhere"], "run.json"),
+        (["--api-key-file", "nowhere"], "nowhere"),
+        (["--variant", "no-such-variant"], "no-such-variant"),
+    ],
+)
+def test_what_makes_no_sense_is_said_in_one_line(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told, shown = bench(capsys, *arguments, "--reports", str(tmp_path))
+    assert told["exit"] == 2
+    assert words in told["error"]
+    assert "Traceback" not in shown.split("the server did not start")[0]
+
+
+def test_a_server_that_is_not_there_is_named(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told, _ = bench(
+        capsys, "--base-url", "http://127.0.0.1:9", "--tokenizer", str(model), "--reports", str(tmp_path)
+    )
+    assert told["exit"] == 2
+    assert "127.0.0.1:9" in told["error"]
+
+
+def test_a_run_directory_of_another_verb_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.json").write_text('{"name": "live", "setting": {"seed": 0}}')
+    told, _ = bench(capsys, "--resume", str(tmp_path))
+    assert told["exit"] == 2
+    assert "not of a benchmark" in told["error"]
+
+
+def test_a_plan_survives_its_way_through_json() -> None:
+    assert plan_from(json.loads(json.dumps(usual().as_dict()))) == usual()
+
+
+def usual() -> Plan:
+    return Plan(workload=USUAL, seed=3, rate=2.5, most_in_flight=7)
+
+
+def test_a_plan_asks_the_same_with_and_without_a_guide(model: Path) -> None:
+    vocabulary = Vocabulary(model)
+    free, guided = (usual().asks(vocabulary, guided=guided) for guided in (False, True))
+    assert [(a.id, a.prompt, a.max_tokens) for a in free] == [(a.id, a.prompt, a.max_tokens) for a in guided]
+    assert all(a.guide is None for a in free)
+    assert all(a.guide is not None for a in guided)
+
+
+def test_a_warm_up_has_every_guide_and_no_prompt_of_the_run(model: Path) -> None:
+    asks = usual().asks(Vocabulary(model), guided=True)
+    warm = usual().warm_up(asks, "m")
+    assert {call.guide for call in warm} == {ask.guide.name for ask in asks if ask.guide}
+    prompts = {ask.prompt for ask in asks}
+    assert not any(tuple(json.loads(call.body)["prompt"]) in prompts for call in warm)
+    assert len({call.id for call in warm}) == len(warm)
+
+
+def test_arrivals_of_a_seed_leave_its_prompts_alone(model: Path) -> None:
+    one, other = usual(), replace(usual(), rate=5.0)
+    assert one.asks(Vocabulary(model), guided=False) == other.asks(Vocabulary(model), guided=False)
+    assert one.shape != other.shape
+
+
+def cell(
+    records: list[RequestRecord],
+    *,
+    guided: bool = False,
+    speculation: str = OFF,
+    because: tuple[str, ...] = (),
+) -> Measured:
+    """A cell that was measured so."""
+    load = LoadResult(
+        records=tuple(records), health=Health(because=because), window=None, transport="raw", why_transport=""
+    )
+    asks = [
+        Ask(id=r.id, prompt=(1, 2), max_tokens=9, guide=bundled("sentiment")[0] if guided else None)
+        for r in records
+    ]
+    return judged(Cell(speculation=speculation, guided=guided), asks, load, Path("nowhere"))
+
+
+def answers(*ids: tuple[int, ...], **more: Any) -> list[RequestRecord]:
+    return [said([10, 20, 30], id=str(place), token_ids=tokens, **more) for place, tokens in enumerate(ids)]
+
+
+def test_right_cells_are_compared() -> None:
+    cells = [cell(answers((1, 2, 3))), cell(answers((1, 2, 3)), speculation="mtp")]
+    assert crossed(cells, OFF, "mtp").speedup_free == 1
+    assert _verdict(cells)[1] == 0
+
+
+def test_another_answer_with_speculation_makes_the_run_wrong_and_its_speed_is_not_compared() -> None:
+    off, on = cell(answers((1, 2, 3))), cell(answers((1, 5, 3)), speculation="mtp")
+    on = on.beside(greedy_equality(off.records, on.records))
+    assert crossed([off, on], OFF, "mtp").speedup_free is None
+    words, code = _verdict([off, on])
+    assert code == 1
+    assert "1 of 1 greedy answers differ" in words
+
+
+def test_a_wrong_guided_answer_makes_the_run_wrong_and_one_that_was_cut_does_not() -> None:
+    broken = cell(answers((1,), text="{nonsense", guide="sentiment", finish_reason="stop"), guided=True)
+    assert _verdict([broken])[1] == 1
+    cut = cell(answers((1,), text='{"', guide="sentiment", finish_reason="length"), guided=True)
+    assert _verdict([cut])[1] == 0
+
+
+def test_a_client_bound_cell_is_not_compared_and_wrong_answers_weigh_more() -> None:
+    off, late = cell(answers((1,))), cell(answers((1,)), speculation="mtp", because=("late",))
+    assert crossed([off, late], OFF, "mtp").speedup_free is None
+    assert _verdict([off, late])[1] == 125
+    wrong = late.beside(greedy_equality(off.records, answers((2,))))
+    assert _verdict([off, wrong])[1] == 1
+
+
+def test_a_near_tie_is_named_by_the_scores_of_a_prefill(model: Path) -> None:
+    one, other = answers((5, 6, 7)), answers((5, 8, 7))
+    asks = [Ask(id="0", prompt=(1, 2), max_tokens=9)]
+    equality = greedy_equality(one, other)
+
+    class Scorer(Served):
+        def score(self, prompt: Any, token: int) -> float | None:
+            assert list(prompt) == [1, 2, 5]
+            return {6: -1.0, 8: -1.00001}[token]
+
+    (found,) = partings(equality, asks, one, other, Scorer(url="", model=""))
+    assert found.near
+    assert "a near tie" in str(found)
+    (silent,) = partings(equality, asks, one, other, None)
+    assert silent.gap is None
+    assert not silent.near
+
+
+def test_a_real_server_scores_a_token_as_it_decoded_it(model: Path) -> None:
+    with serving(model) as server:
+        told = server.complete([5, 6, 7], max_tokens=1, logprobs=1)
+        token, served = told["token_ids"][0], Served(url=server.url, model=MODEL)
+        score = served.score([5, 6, 7], token)
+        assert score == pytest.approx(told["logprobs"]["token_logprobs"][0], abs=1e-4)
+        assert "vllm:spec_decode" in (served.metrics() or "")
+
+
+def test_acceptance_of_a_cell_is_what_the_counters_grew_by(tmp_path: Path) -> None:
+    def text(drafts: int, drafted: int, accepted: int) -> str:
+        names = {"num_drafts": drafts, "num_draft_tokens": drafted, "num_accepted_tokens": accepted}
+        return "".join(f"vllm:spec_decode_{name}_total {value}\n" for name, value in names.items())
+
+    (tmp_path / "metrics-0-before.txt").write_text(text(10, 30, 20))
+    assert drafts_of(tmp_path, False)[0] is None
+    assert "unknown" in drafts_of(tmp_path, False)[1]
+    (tmp_path / "metrics-0-after.txt").write_text(text(20, 60, 25))
+    found, note = drafts_of(tmp_path, False)
+    assert found is not None
+    assert (found.length, found.rate, note) == (1.5, 5 / 30, "")
+    assert "--resume" in drafts_of(tmp_path, True)[1]
+    (tmp_path / "metrics-0-after.txt").write_text(text(20, 30, 20))
+    assert drafts_of(tmp_path, False) == (None, "")  # rows without drafts are no speculation
+
+
+def test_cells_are_named_for_files() -> None:
+    assert [one.name for one in cells_of([OFF, "mtp"])] == NAMES
