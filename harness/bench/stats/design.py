@@ -55,7 +55,8 @@ class Design:
         for name, effect in self.effects.items():
             if not 0 < effect < 10:
                 raise UsageError(
-                    f"the practical effect of {name}: saw {effect}, expected a share such as 0.05"
+                    f"the practical effect of {name}: saw {effect}, expected a share such as 0.05",
+                    hint="0.05 is 5 %",
                 )
 
     @property

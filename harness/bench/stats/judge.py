@@ -70,9 +70,14 @@ def judge(
 
 def overall(results: Iterable[MetricResult]) -> Call:
     """A regression beats inconclusive beats the rest; where nothing was gated nothing was shown."""
-    calls = {result.call for result in results}
+    return worst(result.call for result in results)
+
+
+def worst(calls: Iterable[Call | None]) -> Call:
+    """The same of calls; ``None`` is observed."""
+    seen = set(calls)
     order = (Call.REGRESSION, Call.INCONCLUSIVE, Call.IMPROVEMENT, Call.PASS)
-    return next((call for call in order if call in calls), Call.INCONCLUSIVE)
+    return next((call for call in order if call in seen), Call.INCONCLUSIVE)
 
 
 def _unfit(one: Observation, design: Design) -> str:

@@ -8,7 +8,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
-from harness.bench.stats.run import Direction, Run, Validity, Value
+from harness.bench.stats.run import Direction, Run, Validity, Value, new_id
 from harness.errors import UsageError
 
 NAMESPACE = "specharness"  # the part of a result that is ours
@@ -74,8 +74,11 @@ def run_of(
     time: datetime,
     series: str = "nightly",
     client_bound: str = "",
+    run_id: str | None = None,
 ) -> Run:
     """A run from a result as ``bench.result`` makes it; ``client_bound`` says why, where the client was the limit.
+
+    ``run_id``: a new one where not given.
 
     UsageError where the result has no figures of ours (another tool's: import it first).
     """
@@ -97,4 +100,5 @@ def run_of(
             why="; ".join(filter(None, (because, client_bound))),
         ),
         series=series,
+        id=run_id or new_id(),
     )

@@ -66,7 +66,8 @@ class Validity:
         return f"{words}: {self.why}" if self.why else words
 
 
-def _new_id() -> str:
+def new_id() -> str:
+    """16 hex digits that no other run has."""
     return uuid.uuid4().hex[:16]
 
 
@@ -86,7 +87,7 @@ class Run:
     validity: Validity = field(default_factory=Validity)
     samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     series: str = "nightly"
-    id: str = field(default_factory=_new_id)
+    id: str = field(default_factory=new_id)
 
     def __post_init__(self) -> None:
         if self.time.tzinfo is None:

@@ -1,0 +1,137 @@
+"""Result files of ``bench`` on disk as runs: a file, a run directory, or a folder of run directories."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from harness.bench.result import NAMESPACE, read_result
+from harness.bench.stats.of_result import run_of
+from harness.bench.stats.run import Run
+from harness.errors import UsageError
+
+UNKNOWN = "unknown"
+"""The commit of a run of which nobody said it."""
+NEXT = "pass a result-CELL.json or a run directory that `specharness bench` made"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A run, the file that it came from, and its cell (letters, digits, ``.``, ``_``, ``-``)."""
+
+    path: Path
+    cell: str
+    run: Run
+
+
+def find(path: Path) -> tuple[Path, ...]:
+    """Result files of a path; UsageError where it has none."""
+    if path.is_file():
+        return (path,)
+    if not path.is_dir():
+        raise UsageError(f"{path}: there is no such file or directory", hint=NEXT)
+    found = sorted(path.glob("result-*.json")) or sorted(path.glob("*/result-*.json"))
+    if not found:
+        raise UsageError(
+            f"{path}: saw no result-*.json in it, nor in a directory in it, expected one for each cell",
+            hint=NEXT,
+        )
+    return tuple(found)
+
+
+def read(path: Path, *, commit: str | None = None, series: str = "nightly") -> Found:
+    """The run in a result file. ``commit`` overrules what the file says; a file that says none is ``UNKNOWN``.
+
+    The run's id is made of the file's bytes, so the same file is the same run. UsageError where it is no result of
+    ours.
+    """
+    result = read_result(path)
+    ours = result.get(NAMESPACE)
+    if not isinstance(ours, dict):
+        raise UsageError(
+            f"{path}: saw no key {NAMESPACE!r}, so another tool made it: nothing says of what setting it is, or "
+            "whether its answers were right",
+            hint="measure with `specharness bench --base-url URL`",
+        )
+    fingerprint, health = _texts(path, ours.get("fingerprint")), ours.get("health") or {}
+    _check_metrics(path, ours.get("metrics"))
+    lists = (ours.get("invalid_because", []), health.get("because", []) if isinstance(health, dict) else None)
+    if not all(isinstance(one, list) for one in lists):
+        raise UsageError(f"{path}: saw health or invalid_because of another form", hint=NEXT)
+    bound = ""
+    if health.get("client_bound"):
+        bound = "; ".join(map(str, health.get("because", []))) or "the client was the limit"
+    told = ours.get("commit")
+    run = run_of(
+        result,
+        fingerprint=fingerprint,
+        commit=commit or (told if isinstance(told, str) and told else UNKNOWN),
+        time=_time(path, result.get("date")),
+        series=series,
+        client_bound=bound,
+        run_id=hashlib.sha256(path.read_bytes()).hexdigest()[:16],
+    )
+    return Found(path=path, cell=_cell(path, ours.get("cell")), run=run)
+
+
+def read_all(
+    paths: Iterable[Path], *, commit: str | None = None, series: str = "nightly"
+) -> dict[str, tuple[Found, ...]]:
+    """Runs by cell, each cell's in the order they were made. The same file twice is a UsageError."""
+    cells: dict[str, list[Found]] = {}
+    seen: dict[str, Path] = {}
+    for path in paths:
+        for file in find(path):
+            found = read(file, commit=commit, series=series)
+            if found.run.id in seen:
+                raise UsageError(
+                    f"{file}: is the same run as {seen[found.run.id]}, expected different ones",
+                    hint="one run counted twice looks like two that agree: name it once",
+                )
+            seen[found.run.id] = file
+            cells.setdefault(found.cell, []).append(found)
+    return {cell: tuple(sorted(runs, key=lambda one: one.run.time)) for cell, runs in sorted(cells.items())}
+
+
+def _cell(path: Path, told: object) -> str:
+    name = told if isinstance(told, str) and told else path.stem.removeprefix("result-")
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:100]
+
+
+def _texts(path: Path, told: object) -> Mapping[str, str]:
+    if not isinstance(told, dict) or not told or not all(isinstance(value, str) for value in told.values()):
+        raise UsageError(
+            f"{path}: saw {NAMESPACE}.fingerprint {told!r:.80}, expected an object of texts: runs are compared only "
+            "where it agrees",
+            hint=NEXT,
+        )
+    return told
+
+
+def _check_metrics(path: Path, told: object) -> None:
+    if not isinstance(told, dict):
+        raise UsageError(f"{path}: saw {NAMESPACE}.metrics {told!r:.80}, expected an object", hint=NEXT)
+    for name, value in told.items():
+        if value is not None and not _is_number(value):
+            raise UsageError(
+                f"{path}: saw {NAMESPACE}.metrics, {name!r:.80}: {value!r:.80}, expected a finite number or null",
+                hint=NEXT,
+            )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+
+
+def _time(path: Path, told: object) -> datetime:
+    """``date`` of a result is local time, as vLLM writes it."""
+    try:
+        return datetime.strptime(str(told), "%Y%m%d-%H%M%S").astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise UsageError(f"{path}: saw date {told!r:.80}, expected YYYYMMDD-HHMMSS", hint=NEXT) from None

@@ -1,0 +1,58 @@
+"""What was judged, as a table for a terminal."""
+
+from __future__ import annotations
+
+from rich.table import Table
+from rich.text import Text
+
+from harness.bench.stats.gate import GateReport
+from harness.bench.stats.judge import Call, MetricResult
+from harness.bench.stats.run import Direction
+
+STYLES = {
+    Call.PASS: "green",
+    Call.IMPROVEMENT: "green",
+    Call.REGRESSION: "bold red",
+    Call.INCONCLUSIVE: "yellow",
+}
+
+
+def table(report: GateReport, title: str) -> Table:
+    """A row per metric that either side measured, and per gated one: verdict, both values, interval, why."""
+    found = Table(title=Text(title), title_justify="left")
+    for name in ("metric", "verdict", "baseline", "candidate", "worse by", "interval", "allowed", "why"):
+        found.add_column(
+            name, justify="right" if name in ("baseline", "candidate", "worse by", "allowed") else "left"
+        )
+    for result in report.results:
+        seen = result.seen
+        if result.effect is not None or seen.baseline is not None or seen.candidate is not None:
+            found.add_row(*_cells(result))
+    return found
+
+
+def _cells(result: MetricResult) -> list[Text]:
+    seen = result.seen
+    arrow = "lower" if seen.direction is Direction.LOWER else "higher"
+    change, interval = "-", "-"
+    if seen.estimate:
+        middle, low, high = seen.estimate.change
+        change, interval = f"{middle:+.1%}", f"{low:+.1%} to {high:+.1%}"
+    elif seen.baseline and seen.candidate and seen.baseline > 0 and seen.candidate > 0:
+        ratio = seen.candidate / seen.baseline
+        change = f"{(ratio if seen.direction is Direction.LOWER else 1 / ratio) - 1:+.1%}"
+    verdict = (
+        Text(result.call.value, style=STYLES[result.call]) if result.call else Text("observed", style="dim")
+    )
+    return [
+        Text(f"{seen.metric} ({arrow})" if seen.unit else seen.metric),
+        verdict,
+        *(
+            Text("-" if value is None else f"{value:.4g} {seen.unit}")
+            for value in (seen.baseline, seen.candidate)
+        ),
+        Text(change),
+        Text(interval),
+        Text("-" if result.margin is None else f"{result.margin:.1%}"),
+        Text(result.why),
+    ]
