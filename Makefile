@@ -29,7 +29,7 @@ ENDURES    = $(if $(SECONDS),--seconds '$(SECONDS)') $(if $(SEED),--seed '$(SEED
              $(if $(BASE_URL),--base-url '$(BASE_URL)')
 VERDICT    = code=$$?; echo "{\"verb\": \"$@\", \"exit\": $$((code != 0))}"; exit $$code
 
-.PHONY: help repro test matrix explore serve gpu-bench fuzz soak live live-vllm bench lint doctor
+.PHONY: help repro test matrix explore serve gpu-bench fuzz soak live live-vllm bench compare calibrate gate history lint doctor
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -71,6 +71,18 @@ gpu-bench: $(READY) ## time the kernels on a GPU beside vLLM's and fla-core's: r
 bench: $(READY) ## speculation off and on, free and guided: VARIANT= SPEC= REQUESTS= CONCURRENCY= RATE= SEED=, or a server: BASE_URL= MODEL= TOKENIZER=
 	@$(NEEDS) $(PY) -m harness.cli bench $(foreach p,BASE_URL MODEL TOKENIZER VARIANT FAULT SPEC K REGIME PRESET REQUESTS CONCURRENCY RATE SEED FORMAT, \
 	  $(if $($p),--$(shell echo $p | tr A-Z_ a-z-) '$($p)')) $(ARGS)
+
+compare: $(READY) ## hold benchmark runs A= against B=: files, run directories, or folders of several runs
+	@$(NEEDS) $(PY) -m harness.cli compare '$(A)' '$(B)' $(ARGS)
+
+calibrate: $(READY) ## how much benchmark runs move when nothing changes: RUNS='reports/bench-1 reports/bench-2 ...'
+	@$(NEEDS) $(PY) -m harness.cli calibrate $(RUNS) $(ARGS)
+
+gate: $(READY) ## hold RUN=, or the newest night, against the nights of HISTORY=
+	@$(NEEDS) $(PY) -m harness.cli gate --history '$(HISTORY)' $(if $(RUN),'$(RUN)') $(ARGS)
+
+history: $(READY) ## the nights of HISTORY=; specharness history adds to it and finds changes
+	@$(NEEDS) $(PY) -m harness.cli history list '$(HISTORY)' $(ARGS)
 
 lint: $(READY) ## ruff and mypy alone
 	@$(NEEDS) $(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m mypy; $(VERDICT)

@@ -27,10 +27,11 @@ ENOUGH_DISK = 2 * 2**30  # bytes: models, traces and reports of a long night; an
 
 VERBS: dict[str, tuple[str, ...]] = {  # verb -> groups of requirements: "" is the core, the others are extras
     **dict.fromkeys(("repro", "matrix", "explore"), ("",)),
-    **dict.fromkeys(("test", "gate", "fuzz", "soak"), ("", "dev")),
+    **dict.fromkeys(("test", "fuzz", "soak"), ("", "dev")),
     "lint": ("dev",),
     **dict.fromkeys(("serve", "live", "live-vllm"), ("", "live")),
     "bench": ("", "live", "bench"),
+    **dict.fromkeys(("compare", "calibrate", "gate", "history"), ("", "bench")),
 }
 NECESSARY = ("repro", "test")  # when these can run, the doctor is content
 ABSENT = "not installed"
