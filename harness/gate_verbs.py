@@ -19,7 +19,7 @@ from harness.bench.stats.calibrate import Calibration
 from harness.bench.stats.calibrate import calibrate as floors_of
 from harness.bench.stats.compare import compare as compared
 from harness.bench.stats.design import Design
-from harness.bench.stats.fingerprint import Incomparable, differences, identity
+from harness.bench.stats.fingerprint import differences, identity
 from harness.bench.stats.gate import GateReport
 from harness.bench.stats.gate import gate as gated
 from harness.bench.stats.judge import worst
@@ -140,8 +140,13 @@ def _judge(
     setting, ids = tonight[0].fingerprint, {run.id for run in tonight}
     others = [run for run in past if run.id not in ids]
     fitting = [run for run in others if not differences(setting, run.fingerprint)]
-    # Where none fits, the nearest setting says what differs: other cells of the same nights would say nothing.
-    nearest = min(others, key=lambda run: len(differences(setting, run.fingerprint)), default=None)
+    # Where none fits, the nearest setting of another night says what differs; tonight's other cells say nothing.
+    night = tonight[0].time.date()
+    nearest = min(
+        (run for run in others if run.time.date() < night),
+        key=lambda run: len(differences(setting, run.fingerprint)),
+        default=None,
+    )
     nights = fitting or ([nearest] if nearest else [])
     report = gated(tonight, nights, design, _calibration(args.calibration, tonight[0]))
     found = changes_of(history, setting, args.series, list(design.effects), known, design.effects)
@@ -223,12 +228,13 @@ def _named(what: str, asked: Callable[..., Answer], *values: Any, **more: Any) -
     """The same answer; a refusal says which files or cell it is about."""
     try:
         return asked(*values, **more)
-    except Incomparable as error:
-        raise Incomparable(f"{what}: {error.args[0]}", hint=error.hint) from None
+    except UsageError as error:
+        raise type(error)(f"{what}: {error.args[0]}", hint=error.hint) from None
 
 
 def _show(console: Console, name: str, report: GateReport) -> None:
-    console.print(table(report, f"{name}, against {report.against}"))
+    if report.results:
+        console.print(table(report, f"{name}, against {report.against}"))
     for line in [*report.refused, *(f"another setting: {one}" for one in report.differs)]:
         console.print(f"  {line}", highlight=False, soft_wrap=True)
     console.print(Text(f"{name}: {report.call.value}. {report.why}"), soft_wrap=True)

@@ -237,6 +237,19 @@ def test_gate_says_125_for_too_few_nights_and_what_differs(made: Made, call: Cal
     assert "another setting: hardware: H200 | 2 CPUs" in out
 
 
+def test_other_cells_of_the_same_night_are_no_other_setting(made: Made, call: Call, tmp_path: Path) -> None:
+    url = tmp_path / "history"
+    made("tonight", commit="a" * 40)
+    run = made(
+        "tonight", commit="a" * 40, cell="guided-mtp", fingerprint={**FINGERPRINT, "data": "d2"}, day=0.01
+    )
+    call("history", "add", url, run)
+    code, line, out, _ = call("gate", "--history", url)
+    assert (code, len(line["cells"])) == (125, 2)
+    assert [one["differs"] for one in line["cells"].values()] == [[], []]
+    assert "verdict" not in out
+
+
 def test_the_same_file_added_twice_is_one_run_and_is_listed(made: Made, call: Call, tmp_path: Path) -> None:
     url, run = tmp_path / "history", made("a")
     for _ in range(2):
@@ -335,7 +348,7 @@ def test_a_damaged_result_is_one_message(made: Made, call: Call, ours: dict[str,
         (["compare", "{a}", "{b}", "--calibration", "{text}"], "holds no noise floors"),
         (["compare", "{a}", "{b}", "--calibration", "{gone}"], "gone"),
         (["compare", "{a}"], "required: B"),
-        (["calibrate", "{a}", "{b}"], "saw 2 valid runs of 2, expected 4"),
+        (["calibrate", "{a}", "{b}"], "free-mtp: calibrate: saw 2 valid runs of 2, expected 4"),
         (["gate", "{a}"], "required: --history"),
         (["gate", "--history", "{gone}", "{a}"], "holds no runs"),
         (["gate", "--history", "{text}", "{a}"], "holds no runs"),

@@ -18,7 +18,7 @@ STYLES = {
 
 
 def table(report: GateReport, title: str) -> Table:
-    """A row per metric that either side measured, and per gated one: verdict, both values, interval, why."""
+    """A row per metric that either side measured, and per gated one; arrows show which way is better."""
     found = Table(title=Text(title), title_justify="left")
     for name in ("metric", "verdict", "baseline", "candidate", "worse by", "interval", "allowed", "why"):
         found.add_column(
@@ -33,7 +33,7 @@ def table(report: GateReport, title: str) -> Table:
 
 def _cells(result: MetricResult) -> list[Text]:
     seen = result.seen
-    arrow = "lower" if seen.direction is Direction.LOWER else "higher"
+    arrow = "↓" if seen.direction is Direction.LOWER else "↑"
     change, interval = "-", "-"
     if seen.estimate:
         middle, low, high = seen.estimate.change
@@ -45,7 +45,7 @@ def _cells(result: MetricResult) -> list[Text]:
         Text(result.call.value, style=STYLES[result.call]) if result.call else Text("observed", style="dim")
     )
     return [
-        Text(f"{seen.metric} ({arrow})" if seen.unit else seen.metric),
+        Text(f"{seen.metric} {arrow}" if seen.unit else seen.metric),
         verdict,
         *(
             Text("-" if value is None else f"{value:.4g} {seen.unit}")
