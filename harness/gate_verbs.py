@@ -137,13 +137,12 @@ def _judge(
     args: argparse.Namespace,
     known: Sequence[Acknowledgement],
 ) -> _Judged:
-    setting, ids = tonight[0].fingerprint, {run.id for run in tonight}
-    others = [run for run in past if run.id not in ids]
-    fitting = [run for run in others if not differences(setting, run.fingerprint)]
+    setting = tonight[0].fingerprint
+    fitting = [run for run in past if not differences(setting, run.fingerprint)]
     # Where none fits, the nearest setting of another night says what differs; tonight's other cells say nothing.
     night = tonight[0].time.date()
     nearest = min(
-        (run for run in others if run.time.date() < night),
+        (run for run in past if run.time.date() < night),
         key=lambda run: len(differences(setting, run.fingerprint)),
         default=None,
     )

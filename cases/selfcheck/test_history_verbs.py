@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from cases.selfcheck.benching import said, shifted
+from harness.bench.history.results import read_all
 from harness.bench.metrics.compat import COMPLETIONS
 from harness.bench.metrics.summary import summarise
 from harness.bench.result import Setting, result, write_result
@@ -179,6 +180,24 @@ def test_a_cell_that_is_missing_on_one_side_is_no_pass(made: Made, call: Call) -
     assert "--cell free-mtp" in line["error"]
 
 
+def test_more_cells_leave_less_alpha_for_each(made: Made, call: Call, tmp_path: Path) -> None:
+    runs, smallest = several(made, "quiet", 5), []
+    for _ in range(2):
+        _, line, _, _ = call("calibrate", runs, "--out", tmp_path / "floors")
+        smallest.append(line["cells"]["free-mtp"]["tpot.mean_ms"]["smallest"])
+        several(made, "more", 5, cell="guided-mtp")
+        for number in range(5):
+            source = tmp_path / f"more/run-{number}/result-guided-mtp.json"
+            source.rename(runs / f"run-{number}/result-guided-mtp.json")
+    assert smallest[1] > smallest[0] * 1.01
+
+
+def test_runs_are_taken_in_the_order_they_were_made(made: Made) -> None:
+    last, first = made("runs/a", day=1), made("runs/b", day=0)
+    (runs,) = read_all([last.parent]).values()
+    assert [one.path.parent for one in runs] == [first, last]
+
+
 def test_a_calibration_is_written_used_and_refused_elsewhere(made: Made, call: Call, tmp_path: Path) -> None:
     runs, folder = several(made, "quiet", 10), tmp_path / "floors"
     code, line, out, _ = call("calibrate", runs, "--out", folder)
@@ -339,7 +358,7 @@ def test_a_damaged_result_is_one_message(made: Made, call: Call, ours: dict[str,
         (["compare", "{gone}", "{a}"], "no such file"),
         (["compare", "{empty}", "{a}"], "saw no result-*.json"),
         (["compare", "{text}", "{a}"], "cannot be read as JSON"),
-        (["compare", "{a}", "{a}", "--more-a", "{a}"], "is the same run as"),
+        (["compare", "{b}", "{a}", "--more-b", "{a}"], "is the same run as"),
         (["compare", "{a}", "{a}"], "is the same run as"),
         (["compare", "{a}", "{b}", "--cell", "guided-mtp"], "no 'guided-mtp'"),
         (["compare", "{a}", "{b}", "--trim", "0.6"], "trim: saw 0.6"),
