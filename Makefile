@@ -69,7 +69,8 @@ gpu-bench: $(READY) ## time the kernels on a GPU beside vLLM's and fla-core's: r
 	@$(NEEDS) $(PY) -m harness.cli gpu-bench $(ARGS)
 
 bench: $(READY) ## speculation off and on, free and guided: VARIANT= SPEC= REQUESTS= CONCURRENCY= RATE= SEED=, or a server: BASE_URL= MODEL= TOKENIZER=
-	@$(NEEDS) $(PY) -m harness.cli bench $(foreach p,BASE_URL MODEL TOKENIZER VARIANT FAULT SPEC K REGIME PRESET REQUESTS CONCURRENCY RATE SEED FORMAT, \
+	@$(NEEDS) $(PY) -m harness.cli bench $(foreach p,BASE_URL MODEL TOKENIZER VARIANT FAULT SPEC K REGIME PRESET REQUESTS CONCURRENCY RATE SEED FORMAT \
+	  PRESET_WORKLOAD COMPARE ROUNDS RESUME, \
 	  $(if $($p),--$(shell echo $p | tr A-Z_ a-z-) '$($p)')) $(ARGS)
 
 compare: $(READY) ## hold benchmark runs A= against B=: files, run directories, or folders of several runs

@@ -11,12 +11,12 @@ from datetime import datetime
 from pathlib import Path
 
 from harness import __version__
-from harness.bench.cells import AS_SERVED, OFF
+from harness.bench.cells import AS_SERVED, OFF, Cell
 from harness.bench.data.ask import Ask
 from harness.bench.data.drawn import Lengths
 from harness.bench.data.workload import digest, preset
 from harness.bench.load.transport import Endpoint, choose
-from harness.bench.plan import USUAL, Plan, plan_from
+from harness.bench.plan import BRIEF, USUAL, Plan, plan_from
 from harness.cases import find_root
 from harness.errors import CaseError, UsageError
 from harness.rundir import RunDir
@@ -34,6 +34,8 @@ KEPT = (
     "k",
     "regime",
     "preset",
+    "compare",
+    "rounds",
 )
 """Arguments that a resumed run takes over; the plan is kept by itself."""
 
@@ -52,9 +54,16 @@ def plan_of(args: argparse.Namespace) -> Plan:
             "--model and --tokenizer are of a server of yours, and no --base-url names one",
             hint="--base-url URL, or --preset peaked|flat|narrow for the embedded server",
         )
+    if args.compare and (
+        args.base_url or len(set(args.compare)) != len(args.compare) or len(args.compare) < 2
+    ):
+        raise UsageError(
+            f"--compare {','.join(args.compare)}: expected two different variants or more of the embedded server",
+            hint="--compare before-fix,as-merged,fixed, without --base-url; the last one is the fix",
+        )
     if args.seed < 0:
         raise UsageError(f"saw seed {args.seed}, expected 0 or more")
-    load = preset(args.preset_workload) if args.preset_workload else USUAL
+    load = preset(args.preset_workload) if args.preset_workload else BRIEF if args.compare else USUAL
     sizes = load.lengths
     changed = {"requests": args.requests, "concurrency": args.concurrency}
     load = replace(
@@ -79,7 +88,13 @@ def opened(args: argparse.Namespace) -> tuple[RunDir, Plan, argparse.Namespace]:
     """A new run directory; or with ``--resume`` the old one, its plan, and the arguments that it began with."""
     if args.resume is None:
         plan = plan_of(args)
-        name = "bench" if args.base_url or args.variant == "fixed" else f"bench-{args.variant}"
+        name = (
+            "bench-compare"
+            if args.compare
+            else "bench"
+            if args.base_url or args.variant == "fixed"
+            else f"bench-{args.variant}"
+        )
         setting = {key: getattr(args, key) for key in KEPT}
         setting["tokenizer"] = None if args.tokenizer is None else str(args.tokenizer.resolve())
         about = {
@@ -102,19 +117,24 @@ def opened(args: argparse.Namespace) -> tuple[RunDir, Plan, argparse.Namespace]:
     return run_dir, plan, argparse.Namespace(**vars(args) | setting)
 
 
-def server_arguments(args: argparse.Namespace, plan: Plan, speculation: str) -> list[str]:
-    """Of the embedded server: room for the longest request, and the same but for its drafts."""
+def server_arguments(
+    args: argparse.Namespace, plan: Plan, speculation: str, variant: str | None = None
+) -> list[str]:
+    """Of the embedded server: room for the longest request, and the same but for its drafts.
+
+    ``variant``: left out where it is the one of ``--variant``.
+    """
     room = max(ENGINE_TOKENS, plan.workload.longest + SPARE_TOKENS)
-    own = {"variant": args.variant, "k": args.k, "regime": args.regime, "preset": args.preset}
+    own = {"variant": variant or args.variant, "k": args.k, "regime": args.regime, "preset": args.preset}
     own |= {"spec": speculation, "max-model-len": room}
     return [part for name, value in own.items() for part in (f"--{name}", str(value))]
 
 
 def fingerprint(
-    args: argparse.Namespace, plan: Plan, asks: Sequence[Ask], speculation: str, model: str
+    args: argparse.Namespace, plan: Plan, asks: Sequence[Ask], cell: Cell, model: str
 ) -> Mapping[str, str]:
     """What must agree before two runs are compared."""
-    server = args.base_url or " ".join(server_arguments(args, plan, speculation))
+    server = args.base_url or " ".join(server_arguments(args, plan, cell.speculation, cell.variant))
     return {
         "hardware": f"{platform.machine()}, {os.cpu_count()} CPUs",
         "model": model,

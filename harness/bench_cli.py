@@ -50,6 +50,16 @@ def add_verb(verbs: Any, prepare: Prepare) -> None:
     add("--resume", type=Path, metavar="RUN_DIR", help="complete a run that was killed, as it began")
     own = parser.add_argument_group("the embedded server")
     own.add_argument("--variant", "--fault", default="fixed", metavar="NAME", help="serve this one (fixed)")
+    own.add_argument(
+        "--compare",
+        type=_names,
+        default=(),
+        metavar="A,B,..",
+        help="what the last of these variants costs, measured in turn",
+    )
+    own.add_argument(
+        "--rounds", type=_positive, default=4, metavar="N", help="runs of each with --compare (4)"
+    )
     own.add_argument("--spec", choices=("mtp", "ngram"), default="mtp", help="what is held against off (mtp)")
     own.add_argument("--k", type=_positive, default=3, metavar="N", help="drafts per row (3)")
     own.add_argument("--regime", choices=("trim", "placeholder"), default="trim")
@@ -57,6 +67,10 @@ def add_verb(verbs: Any, prepare: Prepare) -> None:
     add("--reports", type=Path, metavar="FOLDER", help="where run directories go")
     add("--json", action="store_true", default=argparse.SUPPRESS, help="print the JSON line alone")
     parser.set_defaults(run=bench, device="cpu", kernels="auto", cases=None)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, (name.strip() for name in text.split(","))))
 
 
 def _positive(text: str) -> int:

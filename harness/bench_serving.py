@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -26,11 +26,17 @@ def serving(
         _remember(run_dir, speculation, served, None)
         yield served
         return
-    arguments = server_arguments(args, plan, speculation)
-    _end_orphan(run_dir, speculation)
-    with own_server(arguments, run_dir.path / f"server-{speculation}.log") as own:
-        served = Served(url=own.url, model=own.model)
-        _remember(run_dir, speculation, served, own.process.pid)
+    with own(run_dir, speculation, server_arguments(args, plan, speculation)) as served:
+        yield served
+
+
+@contextmanager
+def own(run_dir: RunDir, name: str, arguments: Sequence[str]) -> Iterator[Served]:
+    """The embedded server with these arguments; ``name``: of its log, and in ``run.json``."""
+    _end_orphan(run_dir, name)
+    with own_server(arguments, run_dir.path / f"server-{name}.log") as server:
+        served = Served(url=server.url, model=server.model)
+        _remember(run_dir, name, served, server.process.pid)
         yield served
 
 

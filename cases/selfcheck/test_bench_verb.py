@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from cases.selfcheck.bench_runs import per_second, run
 from cases.selfcheck.benching import said
 from cases.selfcheck.serving import MODEL, serving
 from harness.bench.cells import OFF, Cell, cells_of, drafts_of
+from harness.bench.costs import cost
 from harness.bench.data.ask import Ask
 from harness.bench.data.guides import bundled
 from harness.bench.data.vocabulary import Vocabulary
@@ -30,6 +32,7 @@ from harness.bench.record import RequestRecord
 from harness.bench.result import read_result
 from harness.bench.screen import crossed
 from harness.bench.served import Served
+from harness.bench.stats.run import Run, Validity
 from harness.bench.tables import read_run
 from harness.bench.ties import partings
 from harness.bench_verbs import _verdict
@@ -179,6 +182,11 @@ def test_a_server_of_the_users_has_two_cells(
         (["--preset-workload", "none"], "pr24957"),
         (["--resume", "nowhere"], "run.json"),
         (["--api-key-file", "nowhere"], "nowhere"),
+        (["--compare", "fixed"], "two different variants"),
+        (
+            ["--compare", "fixed,as-merged", "--base-url", "http://127.0.0.1:9", "--tokenizer", "."],
+            "embedded",
+        ),
         (["--variant", "no-such-variant"], "no-such-variant"),
     ],
 )
@@ -339,3 +347,56 @@ def test_acceptance_of_a_cell_is_what_the_counters_grew_by(tmp_path: Path) -> No
 
 def test_cells_are_named_for_files() -> None:
     assert [one.name for one in cells_of([OFF, "mtp"])] == NAMES
+    again = Cell(speculation="mtp", guided=True, variant="as-merged", number=0)
+    assert again.name == "as-merged-guided-mtp-0"
+
+
+def rates(*numbers: float, correct: bool = True, client_bound: bool = False) -> list[Run]:
+    validity = Validity(correct=correct, client_bound=client_bound, why="so")
+    return [run({"throughput.output": per_second(one)}, validity=validity) for one in numbers]
+
+
+def test_a_fix_is_priced_where_both_are_right() -> None:
+    found = cost(rates(100, 101, 100, 99), rates(80, 81, 80, 79), old="old", new="new", guided=False)
+    (row,) = found.rows
+    assert row[0] == "throughput.output"
+    assert row[-1] == "regression"
+    assert "worse by +25" in str(found)
+    assert found.as_dict()["metrics"]["throughput.output"]["worse_by"] == pytest.approx(0.25, abs=0.01)
+
+
+def test_speed_of_a_wrong_variant_is_not_told() -> None:
+    wrong = rates(500, 500, correct=False)
+    found = cost(wrong, rates(80, 81), old="old", new="new", guided=True)
+    assert (list(found.rows), found.exit_code) == ([], 0)
+    assert "no price, old is wrong in 2 of 2 runs" in str(found)
+    assert "500" not in json.dumps(found.as_dict())
+    assert cost(rates(80, 81), wrong, old="old", new="new", guided=True).exit_code == 1
+
+
+def test_a_price_that_is_not_known_is_undecided() -> None:
+    bound = [*rates(80), *rates(80, client_bound=True)]
+    found = cost(rates(80, 81), bound, old="old", new="new", guided=True)
+    assert found.exit_code == 125
+    assert "2 and 1 runs" in str(found)
+    assert cost(rates(50, 90), rates(90, 50), old="old", new="new", guided=True).exit_code == 125
+
+
+def test_variants_are_measured_in_turn_and_the_wrong_ones_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["--requests", "6", "--output-tokens", "40", "--loop-lag", "5000", "--rounds", "2"]
+    told, shown = bench(capsys, *sizes, "--compare", "before-fix,as-merged,fixed", "--reports", str(tmp_path))
+    ran = [line.split(",")[0] for line in shown.splitlines() if ", run " in line]
+    assert [line.split(": ")[0] for line in ran[:6]] == [
+        *("before-fix", "as-merged", "fixed"),
+        *("fixed", "as-merged", "before-fix"),
+    ]
+    wrong = {(one["old"], one["guided"]): one["wrong"] for one in told["compared"]}
+    assert not wrong["before-fix", False]
+    assert not wrong["as-merged", False]
+    assert "failed" in wrong["before-fix", True][0]
+    assert "greedy answers differ" in wrong["as-merged", True][0]
+    assert told["exit"] in (0, 125)  # two runs on a busy machine rarely show a price
+    results = {path.name for path in Path(told["run_dir"]).glob("result-fixed-*.json")}
+    assert results == {f"result-fixed-{kind}-mtp-{n}.json" for kind in ("free", "guided") for n in (0, 1)}

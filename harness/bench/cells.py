@@ -27,22 +27,31 @@ OFF, AS_SERVED = "off", "as served"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """``speculation``: ``off``, where drafts come from, or ``as served`` where the server is not ours."""
+    """``speculation``: ``off``, where drafts come from, or ``as served`` where the server is not ours.
+
+    ``variant`` and ``number`` tell repeated runs of several variants apart.
+    """
 
     speculation: str
     guided: bool
+    variant: str | None = None
+    number: int | None = None
 
     @property
     def name(self) -> str:
         """As part of file names."""
         kind = "guided" if self.guided else "free"
-        return f"{kind}-{self.speculation}" if self.speculation != AS_SERVED else kind
+        drafts = None if self.speculation == AS_SERVED else self.speculation
+        parts = (self.variant, kind, drafts, None if self.number is None else str(self.number))
+        return "-".join(filter(None, parts))
 
     @property
     def title(self) -> str:
         """For people."""
         words = AS_SERVED if self.speculation == AS_SERVED else f"speculation {self.speculation}"
-        return f"{'guided' if self.guided else 'free'}, {words}"
+        run = "" if self.number is None else f", run {self.number + 1}"
+        who = f"{self.variant}: " if self.variant else ""
+        return f"{who}{'guided' if self.guided else 'free'}, {words}{run}"
 
 
 def cells_of(speculations: Sequence[str]) -> tuple[Cell, ...]:

@@ -16,13 +16,16 @@ from harness.bench.load.run import LoadResult
 from harness.bench.metrics.compat import CHAT, COMPLETIONS
 from harness.bench.metrics.summary import Summary, summarise
 from harness.bench.plan import Plan
-from harness.bench.record import RequestRecord
+from harness.bench.record import Outcome, RequestRecord
 from harness.bench.result import Setting, result, write_result
 from harness.bench.tables import write_part, write_run
 from harness.bench.validity import Validities, Validity, validate
 
 WRONG = (Validity.INVALID_JSON, Validity.VIOLATION, Validity.ENDED_EARLY)
 """Classes of answers that a right server never gives; the length may cut any answer."""
+
+MOST_TOLD = 300
+"""Characters of what a server said when it failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +86,10 @@ def judged(cell: Cell, asks: Sequence[Ask], load: LoadResult, folder: Path) -> M
     summary = summarise(
         load.records, speculation=drafts, invalid=validity.invalid if validity is not None else None
     )
+    failed = next((r for r in load.records if r.outcome is not Outcome.COMPLETE and r.detail), None)
+    first = "" if failed is None else f"first failure, {failed.id}: {failed.detail[:MOST_TOLD]}"
     return Measured(
-        cell=cell, load=load, summary=summary, validity=validity, notes=tuple(filter(None, [note]))
+        cell=cell, load=load, summary=summary, validity=validity, notes=tuple(filter(None, [note, first]))
     )
 
 

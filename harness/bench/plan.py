@@ -21,6 +21,8 @@ from harness.bench.load.shape import Closed, Open, Shape
 
 USUAL = Workload(name="usual", requests=48, concurrency=4, lengths=Lengths(prompt=64, output=128))
 """All four cells end within 4 minutes on 2 cores with the tiny model."""
+BRIEF = Workload(name="brief", requests=16, concurrency=4, lengths=Lengths(prompt=64, output=64))
+"""For runs that are repeated."""
 WARM_UP_TOKENS = 16
 """Of a warm-up answer: by then every batch size, row shape and grammar of the run has been seen."""
 
