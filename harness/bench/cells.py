@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from harness.bench.metrics.acceptance import Acceptance
 from harness.bench.metrics.counters import between, counters
 from harness.bench.plan import Plan
 from harness.bench.served import Served
+from harness.errors import TargetError
 
 OFF, AS_SERVED = "off", "as served"
 
@@ -81,7 +83,8 @@ def measure(
         part = len(list(folder.glob("metrics-*-before.txt")))
         _keep(served.metrics(), folder / f"metrics-{part}-before.txt")
         _load(plan, calls, endpoint, folder, progress, bounds)
-        _keep(served.metrics(), folder / f"metrics-{part}-after.txt")
+        with suppress(TargetError):  # a server that is gone is in every record
+            _keep(served.metrics(), folder / f"metrics-{part}-after.txt")
     return _load(plan, calls, endpoint, folder, progress, bounds)
 
 
@@ -93,7 +96,7 @@ def drafts_of(folder: Path, resumed: bool) -> tuple[Acceptance | None, str]:
     before = parts[-1]
     after = before.with_name(before.name.replace("before", "after"))
     if not after.exists():
-        return None, "acceptance is unknown: the run was killed before the server's counters were read again"
+        return None, "acceptance is unknown: the server's counters could not be read again behind the cell"
     found = between(counters(before.read_text("utf-8")), counters(after.read_text("utf-8")))
     if found is not None and not found.drafted:
         return None, ""  # rows without a draft are counted too, and are no speculation

@@ -93,8 +93,10 @@ def ratios(found: Crossed) -> Iterator[str]:
     yield f"speculation on / off, free:    {_times(found.speedup_free)}"
     yield f"speculation on / off, guided:  {_times(found.speedup_guided)}"
     yield f"interaction (guided / free):   {_times(found.interaction)}"
-    if found.kept is not None:
+    if found.kept is not None and found.kept >= 0:
         yield f"of the gain in speed {found.kept:.0%} survives the grammar"
+    elif found.kept is not None:
+        yield "none of the gain in speed survives the grammar: with it, speculation costs"
     elif found.speedup_free is not None:
         yield "speculation gains nothing without a grammar here, so there is no gain to keep"
     yield (
