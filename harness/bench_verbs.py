@@ -106,9 +106,11 @@ def _verdict(cells: Sequence[Measured]) -> tuple[str, int]:
 
 
 def _figures(one: Measured) -> dict[str, Any]:
-    tpot, drafts = one.summary.clocks["tpot"], one.summary.acceptance
+    """For machines; a wrong cell has no speed."""
+    drafts = one.summary.acceptance
+    tpot, rate = (None, None) if one.wrong else (one.summary.clocks["tpot"], one.summary.throughput.output)
     return {
-        "output_throughput": one.summary.throughput.output,
+        "output_throughput": rate,
         "mean_tpot_ms": tpot.mean * 1e3 if tpot else None,
         "acceptance_length": drafts.length if drafts else None,
         "valid_share": one.validity.valid_share if one.validity else None,

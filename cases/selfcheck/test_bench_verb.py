@@ -27,15 +27,16 @@ from harness.bench.load.health import Health
 from harness.bench.load.run import LoadResult
 from harness.bench.load.store import read_records
 from harness.bench.measured import Measured, judged
+from harness.bench.metrics.crossed import Crossed
 from harness.bench.plan import USUAL, Plan, plan_from
 from harness.bench.record import RequestRecord
 from harness.bench.result import read_result
-from harness.bench.screen import crossed
+from harness.bench.screen import crossed, ratios
 from harness.bench.served import Served
 from harness.bench.stats.run import Run, Validity
 from harness.bench.tables import read_run
 from harness.bench.ties import partings
-from harness.bench_verbs import _verdict
+from harness.bench_verbs import _figures, _verdict
 from harness.cli import main
 from harness.models.tiny import default_cache, ensure
 
@@ -281,6 +282,8 @@ def test_another_answer_with_speculation_makes_the_run_wrong_and_its_speed_is_no
     off, on = cell(answers((1, 2, 3))), cell(answers((1, 5, 3)), speculation="mtp")
     on = on.beside(greedy_equality(off.records, on.records))
     assert crossed([off, on], OFF, "mtp").speedup_free is None
+    assert _figures(off)["output_throughput"] > 0
+    assert _figures(on)["output_throughput"] is None
     words, code = _verdict([off, on])
     assert code == 1
     assert "1 of 1 greedy answers differ" in words
@@ -343,6 +346,22 @@ def test_acceptance_of_a_cell_is_what_the_counters_grew_by(tmp_path: Path) -> No
     assert "--resume" in drafts_of(tmp_path, True)[1]
     (tmp_path / "metrics-0-after.txt").write_text(text(20, 30, 20))
     assert drafts_of(tmp_path, False) == (None, "")  # rows without drafts are no speculation
+
+
+@pytest.mark.parametrize(
+    ("guided_on", "words"),
+    [
+        (150.0, "50% survives"),
+        (90.0, "none of the gain"),
+        (None, "guided:  n/a"),
+    ],
+)
+def test_what_survives_the_grammar_is_said_in_words(guided_on: float | None, words: str) -> None:
+    found = Crossed(free_off=100.0, free_on=200.0, guided_off=100.0, guided_on=guided_on)
+    told = "\n".join(ratios(found))
+    assert words in told
+    assert "gains nothing" not in told
+    assert "gains nothing" in "\n".join(ratios(replace(found, free_on=90.0)))
 
 
 def test_cells_are_named_for_files() -> None:

@@ -56,7 +56,7 @@ def crossed(cells: Sequence[Measured], off: str, on: str) -> Crossed:
 
 
 def table(cells: Sequence[Measured], title: str) -> Table:
-    """A row for each cell."""
+    """A row for each cell; a wrong one has no speed."""
     grid = Table(title=title, title_justify="left")
     grid.add_column("cell")
     for head in (
@@ -71,12 +71,14 @@ def table(cells: Sequence[Measured], title: str) -> Table:
     ):
         grid.add_column(head, justify="right")
     for one in cells:
-        clocks, drafts = one.summary.clocks, one.summary.acceptance
-        tpot, ttft = clocks["tpot"], clocks["ttft"]
+        drafts, rate = one.summary.acceptance, one.summary.throughput.output
+        tpot, ttft = one.summary.clocks["tpot"], one.summary.clocks["ttft"]
+        if one.wrong:
+            tpot = ttft = rate = None
         same = one.equality
         grid.add_row(
             one.cell.title,
-            _shown(one.summary.throughput.output, ".1f"),
+            _shown(rate, ".1f"),
             _shown(tpot.mean * 1e3 if tpot else None, ".2f"),
             _shown(ttft.median * 1e3 if ttft else None, ".1f"),
             _shown(drafts.length if drafts else None, ".2f"),
@@ -97,7 +99,7 @@ def ratios(found: Crossed) -> Iterator[str]:
         yield f"of the gain in speed {found.kept:.0%} survives the grammar"
     elif found.kept is not None:
         yield "none of the gain in speed survives the grammar: with it, speculation costs"
-    elif found.speedup_free is not None:
+    elif found.speedup_free is not None and found.speedup_free <= 1:
         yield "speculation gains nothing without a grammar here, so there is no gain to keep"
     yield (
         f"what a grammar leaves of the rate: {_times(found.cost_off)} without speculation, "
