@@ -182,6 +182,10 @@ def test_json_before_the_verb_reaches_every_verb() -> None:
         "bisect": ["1", "--good", "0.11.0", "--bad", "0.10.2"],
         "list": ["issues"],
         "contract": ["package.module:function"],
+        "compare": ["a.json", "b.json"],
+        "calibrate": ["a.json"],
+        "gate": ["--history", "nights"],
+        "history": ["list", "nights"],
     }
     for verb in verbs():
         arguments = [verb, *required.get(verb, [])]

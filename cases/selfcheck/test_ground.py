@@ -247,7 +247,7 @@ def test_wheel_holds_the_harness_its_data_and_the_license(tmp_path: Path) -> Non
     assert built.returncode == 0, built.stderr
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
         names = set(archive.namelist())
-        metadata = archive.read(next(name for name in names if name.endswith("METADATA"))).decode()
+        metadata = archive.read(f"specharness-{PROJECT['version']}.dist-info/METADATA").decode()
     assert {name.split("/")[0] for name in names} == {
         "harness",
         f"specharness-{PROJECT['version']}.dist-info",
