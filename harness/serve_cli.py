@@ -56,6 +56,11 @@ def add_verb(verbs: Any, prepare: Prepare) -> None:
         metavar="S",
         help="how long SIGTERM lets requests run (30)",
     )
+    add(
+        "--until-eof",
+        action="store_true",
+        help="end with standard input: a pipe that closes says that whoever started the server is gone",
+    )
     add("--json", action="store_true", default=argparse.SUPPRESS, help="print the JSON line alone")
     parser.set_defaults(run=serve)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+from threading import Thread
 from typing import Any
 
 from harness.errors import UsageError
@@ -46,6 +48,8 @@ def serve(args: argparse.Namespace) -> dict[str, Any]:
     def announce(url: str) -> None:
         print(f"serving {name} ({args.variant}) on {url}", file=sys.stderr, flush=True)
 
+    if args.until_eof:
+        Thread(target=_end_with_input, name="until-eof", daemon=True).start()
     run(
         service,
         host=args.host,
@@ -56,3 +60,9 @@ def serve(args: argparse.Namespace) -> dict[str, Any]:
     )
     died = service.loop.failure
     return {"verb": "serve", "model": name, "variant": args.variant, "died": died, "exit": 1 if died else 0}
+
+
+def _end_with_input() -> None:
+    """Drain and end, as on SIGTERM, once standard input is closed."""
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -532,3 +537,21 @@ def test_a_snapshot_of_nobody_is_empty() -> None:
 
     snapshot = asyncio.run(look())
     assert (snapshot.health, dict(snapshot.values)) == (None, {})
+
+
+def test_our_server_does_not_outlive_a_killed_audit(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from harness.live.own_server import own_server\n"
+        f"with own_server([], Path({str(tmp_path / 'log')!r})) as own:\n"
+        "    print(own.process.pid, flush=True); time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as audit:
+        assert audit.stdout is not None
+        server = int(audit.stdout.readline())
+        audit.kill()
+    for _ in range(200):
+        if not Path(f"/proc/{server}/cmdline").exists() or not Path(f"/proc/{server}/cmdline").read_bytes():
+            return
+        time.sleep(0.1)
+    os.kill(server, signal.SIGKILL)
+    pytest.fail("the server is still there")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
+from cases.selfcheck.foreign import running
 from cases.selfcheck.serving import serving
 from harness.live.audit import judge
 from harness.live.judges import Judges
@@ -65,21 +63,6 @@ def plain_server(url: str, known: set[str], cut_after: int | None = None) -> Fas
         return StreamingResponse(lines(), media_type="text/event-stream")
 
     return app
-
-
-@contextmanager
-def running(app: FastAPI) -> Iterator[str]:
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
 
 
 @pytest.fixture(scope="module")

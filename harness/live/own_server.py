@@ -39,8 +39,8 @@ def own_server(arguments: Sequence[str], log: Path) -> Iterator[OwnServer]:
     try:
         with log.open("wb") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", "harness.cli", "serve", "--port", "0", *arguments],
-                stdin=subprocess.DEVNULL,
+                [sys.executable, "-m", "harness.cli", "serve", "--port", "0", "--until-eof", *arguments],
+                stdin=subprocess.PIPE,  # closed by whatever ends us: the server does not outlive a kill -9
                 stdout=out,
                 stderr=out,
             )
@@ -61,6 +61,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     finally:
         process.kill()
         process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
 
 
 def _announced(process: subprocess.Popen[bytes], log: Path) -> tuple[str, str]:
