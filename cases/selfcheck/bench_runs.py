@@ -14,7 +14,7 @@ VALID = Validity()
 
 def ms(value: float | None, **more: float | int | None) -> Value:
     """A latency."""
-    return Value(value=value, unit="ms", direction=Direction.LOWER, **more)  # type: ignore[arg-type]
+    return Value(value=value, unit="ms", direction=Direction.LOWER, **more)
 
 
 def per_second(value: float | None) -> Value:

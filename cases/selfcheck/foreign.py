@@ -86,7 +86,7 @@ def answer(asked: Any) -> list[Chunk]:
     parts = words if asked.get("stream") else ["".join(words)]
     chunks = [{"id": "c", "object": "text_completion", "choices": [{"index": 0, "text": w}]} for w in parts]
     chunks = chunks or [{"id": "c", "object": "text_completion", "choices": [{"index": 0, "text": ""}]}]
-    chunks[-1]["choices"][0]["finish_reason"] = reason  # type: ignore[index]
+    chunks[-1]["choices"][0]["finish_reason"] = reason
     return chunks
 
 

@@ -49,7 +49,7 @@ KEYS = (
 
 
 def made(records: list[RequestRecord], **more: object) -> dict[str, object]:
-    return result(SETTING, records, summarise(records), percentiles=(50.0, 99.0), **more)  # type: ignore[arg-type]
+    return result(SETTING, records, summarise(records), percentiles=(50.0, 99.0), **more)
 
 
 def labels(shown: str) -> list[str]:
@@ -162,7 +162,7 @@ def test_a_block_that_is_read_back_is_the_result_to_two_decimals(style: str) -> 
     (back,) = from_block(block(told, style))
     assert len(back.result) > 20
     for key, value in back.result.items():
-        assert value == pytest.approx(told[key], abs=0.0051), key  # type: ignore[call-overload]
+        assert value == pytest.approx(told[key], abs=0.0051), key
 
 
 def test_a_rate_is_shown_where_there_was_one() -> None:
@@ -180,7 +180,7 @@ def test_the_json_has_vllms_keys_in_its_order_and_one_of_ours() -> None:
     gone = {"input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors"}
     assert kept == [key for key in KEYS if key not in gone]
     json.dumps(told, allow_nan=False)
-    assert told["specharness"]["acceptance_by_guide"]["person"]["steps"] == 24  # type: ignore[index]
+    assert told["specharness"]["acceptance_by_guide"]["person"]["steps"] == 24
 
 
 def test_nothing_measured_is_null_in_the_json_and_absent_in_the_block(tmp_path: Path) -> None:

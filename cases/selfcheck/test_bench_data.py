@@ -88,7 +88,7 @@ def test_a_ratio_spreads_lengths_evenly_around_theirs(words: Vocabulary) -> None
         {"prompt": 1, "output": 1, "ratio": 1.0},
     ):
         with pytest.raises(UsageError):
-            Lengths(**wrong)  # type: ignore[arg-type]
+            Lengths(**wrong)
 
 
 def test_the_same_seed_asks_the_same_and_another_does_not(words: Vocabulary) -> None:

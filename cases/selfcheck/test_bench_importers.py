@@ -44,7 +44,7 @@ def test_vllms_own_figures_come_out_of_its_raw_data() -> None:
     assert again["max_output_tokens_per_s"] == told["max_output_tokens_per_s"]
     assert again["max_concurrent_requests"] == told["max_concurrent_requests"] == 8
     assert summarise(run.records).concurrency is not None
-    assert summarise(run.records).concurrency.peak == 4  # type: ignore[union-attr]
+    assert summarise(run.records).concurrency.peak == 4
 
 
 def test_vllms_block_comes_out_of_its_json_to_the_letter() -> None:

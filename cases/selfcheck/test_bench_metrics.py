@@ -134,7 +134,7 @@ def test_only_output_chunks_are_timed() -> None:
 def test_each_client_of_vllm_is_reproduced(
     dialect: object, ttft: float, e2el: float, itls: list[float]
 ) -> None:
-    found = compat([CHATTY], dialect=dialect)  # type: ignore[arg-type]
+    found = compat([CHATTY], dialect=dialect)
     assert found["mean_ttft_ms"] == pytest.approx(ttft)
     assert found["mean_e2el_ms"] == pytest.approx(e2el)
     assert found["mean_tpot_ms"] == pytest.approx((e2el - ttft) / 2)
@@ -184,7 +184,7 @@ def test_what_lies_outside_a_span_is_not_under_way_in_it() -> None:
     assert found is not None
     assert (found.peak, found.mean) == (1, 0.5)
     assert concurrency(records, Span(begin=1.2, end=1.8)) is not None
-    assert concurrency(records, Span(begin=1.2, end=1.8)).mean == 0  # type: ignore[union-attr]
+    assert concurrency(records, Span(begin=1.2, end=1.8)).mean == 0
 
 
 # 5: coordinated omission

@@ -74,7 +74,7 @@ def close(a: dict[str, float | None], b: dict[str, float | None]) -> None:
 @given(RUNS, st.randoms(use_true_random=False))
 def test_the_order_of_requests_does_not_matter(run: list[RequestRecord], dice: object) -> None:
     mixed = [*run]
-    dice.shuffle(mixed)  # type: ignore[attr-defined]
+    dice.shuffle(mixed)
     close(flat(summarise(mixed)), flat(summarise(run)))
 
 

@@ -467,7 +467,7 @@ def test_the_looks_share_one_level() -> None:
 )
 def test_a_design_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="expected"):
-        Design(**wrong)  # type: ignore[arg-type]
+        Design(**wrong)
 
 
 def test_usual_effects_allow_percentiles_more() -> None:
@@ -485,7 +485,7 @@ def test_a_value_that_is_no_number_is_refused(value: float) -> None:
 
 def measured(records: list[RequestRecord]) -> dict[str, object]:
     found = result(Setting(model_id="tiny"), records, summarise(records))
-    return json.loads(json.dumps(found, allow_nan=False))  # type: ignore[no-any-return]
+    return json.loads(json.dumps(found, allow_nan=False))
 
 
 def stream(at: float, outcome: Outcome = Outcome.COMPLETE) -> RequestRecord:

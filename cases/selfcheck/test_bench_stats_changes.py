@@ -144,7 +144,7 @@ def test_a_year_of_nights_takes_milliseconds() -> None:
 
 
 def one_change(values: np.ndarray, direction: Direction = Direction.LOWER, **more: object) -> Change:
-    (found,) = changes("tpot", nights(values), direction, **more)  # type: ignore[arg-type]
+    (found,) = changes("tpot", nights(values), direction, **more)
     return found
 
 

@@ -44,7 +44,7 @@ class Pairs:
 
 
 def tonight(value: float | None, **more: object) -> list[Run]:
-    return [run({"tpot": ms(value)}, day=40, **more)]  # type: ignore[arg-type]
+    return [run({"tpot": ms(value)}, day=40, **more)]
 
 
 def test_a_night_like_the_others_passes_without_another_measurement() -> None:

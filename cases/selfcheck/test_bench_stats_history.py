@@ -87,7 +87,7 @@ def test_questions_narrow_down(url: str) -> None:
             history.append(one)
 
         def numbers(**question: object) -> list[float | None]:
-            return [one.values["tpot"].value for one in history.runs(**question)]  # type: ignore[arg-type]
+            return [one.values["tpot"].value for one in history.runs(**question)]
 
         assert numbers() == [1.0, 2.0, 9.0, None, 4.0]
         assert numbers(fingerprint=SETTING) == numbers(fingerprint=identity(SETTING)) == [1.0, 2.0, None, 4.0]

@@ -120,7 +120,7 @@ def test_a_server_that_falls_silent_is_a_failure_and_not_a_hang(tmp_path: Path, 
     asked = iter(range(10**6))
 
     @app.middleware("http")
-    async def falls_silent(request: Request, call_next):  # type: ignore[no-untyped-def]
+    async def falls_silent(request: Request, call_next):
         if request.url.path == "/v1/completions" and next(asked) > 8:
             import asyncio
 

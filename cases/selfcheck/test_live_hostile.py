@@ -140,7 +140,7 @@ def test_pages_that_are_something_else_are_none(
 
 def test_a_page_that_does_not_end_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def endless() -> Response:
-        async def lines():  # type: ignore[no-untyped-def]
+        async def lines():
             while True:
                 await asyncio.sleep(0.05)
                 yield "x 1\n"
@@ -581,7 +581,7 @@ def test_a_connection_that_breaks_in_the_middle_is_a_cut_stream(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def breaks() -> Response:
-        async def some():  # type: ignore[no-untyped-def]
+        async def some():
             yield 'data: {"choices": [{"index": 0, "text": "a"}]}\n\n'
             await asyncio.sleep(0.05)
             raise ConnectionError
