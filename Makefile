@@ -70,7 +70,7 @@ gpu-bench: $(READY) ## time the kernels on a GPU beside vLLM's and fla-core's: r
 
 bench: $(READY) ## speculation off and on, free and guided: VARIANT= SPEC= REQUESTS= CONCURRENCY= RATE= SEED=, or a server: BASE_URL= MODEL= TOKENIZER=
 	@$(NEEDS) $(PY) -m harness.cli bench $(foreach p,BASE_URL MODEL TOKENIZER VARIANT FAULT SPEC K REGIME PRESET REQUESTS CONCURRENCY RATE SEED FORMAT \
-	  PRESET_WORKLOAD COMPARE ROUNDS RESUME, \
+	  PRESET_WORKLOAD COMPARE ROUNDS RESUME HISTORY COMMIT, \
 	  $(if $($p),--$(shell echo $p | tr A-Z_ a-z-) '$($p)')) $(ARGS)
 
 compare: $(READY) ## hold benchmark runs A= against B=: files, run directories, or folders of several runs

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -15,8 +14,11 @@ from harness.bench.cells import AS_SERVED, OFF, Cell
 from harness.bench.data.ask import Ask
 from harness.bench.data.drawn import Lengths
 from harness.bench.data.workload import digest, preset
+from harness.bench.history.dataset import Dataset
 from harness.bench.load.transport import Endpoint, choose
+from harness.bench.machine import hardware
 from harness.bench.plan import BRIEF, USUAL, Plan, plan_from
+from harness.bench.revision import Revision, revision_of
 from harness.cases import find_root
 from harness.errors import CaseError, UsageError
 from harness.rundir import RunDir
@@ -38,6 +40,8 @@ KEPT = (
     "rounds",
 )
 """Arguments that a resumed run takes over; the plan is kept by itself."""
+KEPT_LATER = ("history", "series", "commit")
+"""The same, which runs of earlier versions did not have."""
 
 
 def plan_of(args: argparse.Namespace) -> Plan:
@@ -61,6 +65,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
             f"--compare {','.join(args.compare)}: expected two different variants or more of the embedded server",
             hint="--compare before-fix,as-merged,fixed, without --base-url; the last one is the fix",
         )
+    _require_filing(args)
     if args.seed < 0:
         raise UsageError(f"saw seed {args.seed}, expected 0 or more")
     load = preset(args.preset_workload) if args.preset_workload else BRIEF if args.compare else USUAL
@@ -95,26 +100,62 @@ def opened(args: argparse.Namespace) -> tuple[RunDir, Plan, argparse.Namespace]:
             if args.base_url or args.variant == "fixed"
             else f"bench-{args.variant}"
         )
-        setting = {key: getattr(args, key) for key in KEPT}
+        setting = {key: getattr(args, key) for key in (*KEPT, *KEPT_LATER)}
         setting["tokenizer"] = None if args.tokenizer is None else str(args.tokenizer.resolve())
         about = {
             "name": name,
             "started": datetime.now().isoformat(timespec="seconds"),
             "setting": setting,
             "plan": plan.as_dict(),
+            "revision": None if (found := served(args)) is None else asdict(found),
         }
         return RunDir.create(args.reports or _reports(), name, about), plan, args
     run_dir = RunDir.resume(args.resume)
     try:
         setting, plan = dict(run_dir.run["setting"]), plan_from(run_dir.run["plan"])
-        setting = {key: setting[key] for key in KEPT}
+        setting = {key: setting[key] for key in KEPT} | {key: setting.get(key) for key in KEPT_LATER}
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f"{args.resume}/run.json: is not of a benchmark: {type(error).__name__} {error}",
             hint="pass --resume a directory that bench made",
         ) from None
     setting["tokenizer"] = None if setting["tokenizer"] is None else Path(setting["tokenizer"])
-    return run_dir, plan, argparse.Namespace(**vars(args) | setting)
+    asked = argparse.Namespace(**vars(args) | setting)
+    _require_same_code(run_dir, served(asked))
+    return run_dir, plan, asked
+
+
+def served(args: argparse.Namespace) -> Revision | None:
+    """What is measured: what ``--commit`` says, or this checkout; ``None`` where nobody knows."""
+    if args.commit:
+        return Revision(commit=args.commit)
+    return None if args.base_url else revision_of()
+
+
+def _require_filing(args: argparse.Namespace) -> None:
+    """UsageError, before anything is measured, where ``--history`` could not be served in the end."""
+    if args.history is None:
+        return
+    if args.compare:
+        raise UsageError(
+            "--history with --compare: expected one of them", hint="a history holds one setting's nights"
+        )
+    if served(args) is None:
+        raise UsageError(
+            "--history: nobody knows the commit of what is served, and a night without one names no suspects",
+            hint='--commit "$(git rev-parse HEAD)" of the engine that is served',
+        )
+    Dataset(args.history).require_writable()
+
+
+def _require_same_code(run_dir: RunDir, now: Revision | None) -> None:
+    """One run measures one engine: half a night of yesterday's and half of today's is neither."""
+    began = run_dir.run.get("revision")
+    if began and now and began["tree"] != now.tree:
+        raise UsageError(
+            f"{run_dir.path}: began with the code of commit {began['commit'][:12]}, and this is {now.name[:12]}",
+            hint=f"git checkout {began['commit'][:12]}, or measure anew without --resume",
+        )
 
 
 def server_arguments(
@@ -136,7 +177,7 @@ def fingerprint(
     """What must agree before two runs are compared."""
     server = args.base_url or " ".join(server_arguments(args, plan, cell.speculation, cell.variant))
     return {
-        "hardware": f"{platform.machine()}, {os.cpu_count()} CPUs",
+        "hardware": hardware(),
         "model": model,
         "server": server,
         "data": digest(asks),

@@ -64,6 +64,13 @@ def add_verb(verbs: Any, prepare: Prepare) -> None:
     own.add_argument("--k", type=_positive, default=3, metavar="N", help="drafts per row (3)")
     own.add_argument("--regime", choices=("trim", "placeholder"), default="trim")
     own.add_argument("--preset", choices=("peaked", "flat", "narrow"), default="peaked")
+    add("--history", metavar="URL", help="append the run to this history, if its answers are right")
+    add("--series", default="nightly", metavar="NAME", help="of the history (nightly)")
+    add(
+        "--commit",
+        metavar="SHA",
+        help="what is served (default: this checkout; of a server of yours: unknown)",
+    )
     add("--reports", type=Path, metavar="FOLDER", help="where run directories go")
     add("--json", action="store_true", default=argparse.SUPPRESS, help="print the JSON line alone")
     parser.set_defaults(run=bench, device="cpu", kernels="auto", cases=None)

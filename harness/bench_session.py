@@ -91,6 +91,7 @@ class Session:
             model=served.model,
             tokenizer=self.tokenizer,
             fingerprint=fingerprint(self.args, self.plan, asks, cell, served.model),
+            revision=self.run_dir.run.get("revision"),
         )
         self.cells.append(found)
         return found, result

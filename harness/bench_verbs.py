@@ -10,7 +10,9 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.bench.cells import OFF, Cell, cells_of, is_done
+from harness.bench.history.filing import file_runs
 from harness.bench.measured import Measured
+from harness.bench.revision import Revision
 from harness.bench.screen import SYNTHETIC, blocks, crossed, ratios, table
 from harness.bench.served import Served
 from harness.bench_asked import speculations
@@ -89,10 +91,23 @@ def _told(session: Session) -> dict[str, Any]:
         }
     result["verdict"], code = _verdict(cells)
     session.say(result["verdict"])
+    if args.history:
+        result["filed"] = _filed(session, code)
     session.run_dir.run["result"] = result
     session.run_dir.save()
     session.say(f"results: {session.run_dir.path}")
     return {"verb": "bench", **result, "run_dir": str(session.run_dir.path), "exit": code}
+
+
+def _filed(session: Session, code: int) -> list[str]:
+    """Names of the files in the history; none of a run that is not valid."""
+    url, revision = session.args.history, Revision(**session.run_dir.run["revision"])
+    if code:
+        session.say(f"history {url}: nothing is filed of a run that is not valid")
+        return []
+    filed = file_runs(url, [session.run_dir.path], series=session.args.series)
+    session.say(f"history {url}: {len(filed)} cells filed, commit {revision.name}")
+    return list(filed.values())
 
 
 def _verdict(cells: Sequence[Measured]) -> tuple[str, int]:

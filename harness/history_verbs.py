@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.bench.history.dataset import Dataset
+from harness.bench.history.filing import require_commits
 from harness.bench.history.history import History
-from harness.bench.history.results import UNKNOWN, read_all
+from harness.bench.history.results import read_all
 from harness.bench.stats.fingerprint import identity
 from harness.bench.stats.of_result import GATED
 from harness.bench.stats.states import Acknowledgement, Change, State, load_acknowledgements, unmatched
@@ -27,12 +28,7 @@ def add(args: argparse.Namespace) -> dict[str, Any]:
     console = console_of(args)
     cells = read_all(args.runs, commit=args.commit, series=args.series)
     found = [one for runs in cells.values() for one in runs]
-    for one in found:
-        if one.run.commit == UNKNOWN:
-            raise UsageError(
-                f"{one.path}: says no commit, and a night without one names no suspects",
-                hint='--commit "$(git rev-parse HEAD)", or whatever was served',
-            )
+    require_commits(found)
     dataset, added = Dataset(args.url), {}
     for one in found:
         added[str(one.path)] = dataset.append(one.run)

@@ -24,14 +24,18 @@ from harness.bench.data.ask import Ask
 from harness.bench.data.guides import bundled
 from harness.bench.data.vocabulary import Vocabulary
 from harness.bench.equality import greedy_equality
+from harness.bench.history.dataset import Dataset
+from harness.bench.history.history import History
 from harness.bench.load.health import Health
 from harness.bench.load.run import LoadResult
 from harness.bench.load.store import read_records
+from harness.bench.machine import hardware
 from harness.bench.measured import Measured, judged
 from harness.bench.metrics.crossed import Crossed
 from harness.bench.plan import USUAL, Plan, plan_from
 from harness.bench.record import RequestRecord
 from harness.bench.result import read_result
+from harness.bench.revision import Revision
 from harness.bench.screen import crossed, ratios
 from harness.bench.served import Served
 from harness.bench.stats.run import Run, Validity
@@ -62,8 +66,16 @@ def bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[dict[str
 
 
 def test_the_two_by_two_of_the_real_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told, shown = bench(capsys, *SMALL, "--reports", str(tmp_path), "--format", "vllm-0.10.2")
+    url = str(tmp_path / "history")
+    told, shown = bench(
+        capsys, *SMALL, "--reports", str(tmp_path), "--format", "vllm-0.10.2", "--history", url
+    )
     assert told["exit"] == 0, shown
+    assert len(told["filed"]) == 4
+    with History(url) as history:
+        runs = history.runs(series="nightly")
+    assert {one.commit for one in runs} == {Revision(**run_of(told)["revision"]).name}
+    assert {one.fingerprint["hardware"] for one in runs} == {hardware()}
     assert list(told["cells"]) == NAMES
     assert shown.count(" Serving Benchmark Result ") == shown.count(" specharness ") == 4
     assert "Failed requests:" not in shown  # the label set of 0.10.2
@@ -93,6 +105,12 @@ def test_the_two_by_two_of_the_real_server(tmp_path: Path, capsys: pytest.Captur
         assert told["cells"][name]["acceptance_length"] > 1
     assert told["cells"]["free-off"]["acceptance_length"] is None
     assert json.loads((run_dir / "run.json").read_text())["result"]["cells"] == told["cells"]
+
+
+def run_of(told: dict[str, Any]) -> dict[str, Any]:
+    """``run.json`` of a run."""
+    found: dict[str, Any] = json.loads((Path(told["run_dir"]) / "run.json").read_text())
+    return found
 
 
 def test_a_killed_run_is_readable_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,6 +157,13 @@ def test_a_killed_run_is_readable_and_goes_on(tmp_path: Path, capsys: pytest.Cap
     again = read_records(run_dir / "records/guided-off").records
     assert all(record in again for record in first)  # what was measured was not measured again
 
+    was = json.loads((run_dir / "run.json").read_text())
+    other = was | {"revision": was["revision"] | {"tree": "0" * 40}}
+    (run_dir / "run.json").write_text(json.dumps(other))
+    refused, _ = bench(capsys, "--resume", str(run_dir))
+    assert (refused["exit"], "began with the code of commit" in refused["error"]) == (2, True)
+    (run_dir / "run.json").write_text(json.dumps(was))
+
     started = (run_dir / "server-mtp.log").stat().st_mtime_ns
     once_more, _ = bench(capsys, "--resume", str(run_dir))
     assert once_more["cells"] == told["cells"]
@@ -164,14 +189,19 @@ def test_a_server_of_the_users_has_two_cells(
         where = ["--base-url", f"{server.url}/v1", "--tokenizer", str(model), "--reports", str(tmp_path)]
         told, shown = bench(capsys, *SMALL, *where)
         chat, _ = bench(capsys, *SMALL, *where, "--chat", "--rate", "50")
-        wrong_name, _ = bench(capsys, *SMALL, *where, "--model", "another")
+        url = str(tmp_path / "history")
+        wrong_name, _ = bench(
+            capsys, *SMALL, *where, "--model", "another", "--history", url, "--commit", "abc1234"
+        )
     assert told["exit"] == 0, shown
     assert list(told["cells"]) == ["free", "guided"]
     assert "speedup_free" not in told
     assert read_result(Path(told["run_dir"]) / "result-free.json")["model_id"] == MODEL
     assert chat["exit"] == 0
     assert read_result(Path(chat["run_dir"]) / "result-free.json")["request_rate"] == 50
-    assert wrong_name["exit"] == 1
+    assert (wrong_name["exit"], wrong_name["filed"]) == (1, [])
+    assert not Dataset(url).names()
+    assert read_result(Path(told["run_dir"]) / "result-free.json")["specharness"]["commit"] is None
     assert not wrong_name["cells"]["free"]["comparable"]
 
 
@@ -193,6 +223,13 @@ def test_a_server_of_the_users_has_two_cells(
             "embedded",
         ),
         (["--variant", "no-such-variant"], "no-such-variant"),
+        (["--compare", "fixed,as-merged", "--history", "nights"], "expected one of them"),
+        (["--history", "nosuch://x"], "cannot be opened"),
+        (["--history", "/dev/null/x"], "cannot be written"),
+        (
+            ["--history", "nights", "--base-url", "http://127.0.0.1:9", "--tokenizer", "."],
+            "nobody knows the commit",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_said_in_one_line(

@@ -86,7 +86,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "bench.gpu": ({"errors", "engine", "targets", "targets.upstream"}, ANY),  # kernels, ours and theirs
     "gpu_cli": ({"gpu_verbs"}, set()),
     "gpu_verbs": (ANY, ANY),
-    "bench": ({"errors", "trace", "targets"}, ANY),
+    "bench": ({"errors", "trace", "targets", "doctor"}, ANY),
     "bench_cli": ({"bench_verbs"}, set()),
     "bench_asked": (ANY, ANY),
     "bench_compare": (ANY, ANY),

@@ -101,8 +101,9 @@ def kept(
     model: str,
     tokenizer: str,
     fingerprint: Mapping[str, str],
+    revision: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write ``result-CELL.json`` and the cell's tables; returns the result."""
+    """Write ``result-CELL.json`` and the cell's tables; returns the result. ``revision``: commit and dirty."""
     found = result(
         Setting(
             model_id=model,
@@ -122,6 +123,8 @@ def kept(
             "cell": measured.cell.name,
             "plan": plan.as_dict(),
             "fingerprint": dict(fingerprint),
+            "commit": revision and revision["commit"],
+            "dirty": revision and revision["dirty"],
             "valid": not measured.wrong,
             "invalid_because": list(measured.wrong),
             "notes": list(measured.notes),

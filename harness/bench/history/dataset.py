@@ -66,6 +66,18 @@ class Dataset:
             ) from None
         return name
 
+    def require_writable(self) -> None:
+        """UsageError where no run could be appended: known before an hour is spent on one."""
+        place = f"{self.root}/runs/_{uuid.uuid4().hex}.part"
+        try:
+            self.fs.makedirs(place.rpartition("/")[0], exist_ok=True)
+            self.fs.pipe_file(place, b"")
+            self.fs.rm_file(place)
+        except OSError as error:
+            raise UsageError(
+                f"history {self.url}: cannot be written: {error}", hint="check its permissions and space"
+            ) from None
+
     def names(self) -> dict[str, int]:
         """Every file's name, relative to the root, with its size in bytes."""
         self.fs.invalidate_cache()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.bench.result import NAMESPACE, read_result
+from harness.bench.revision import Revision
 from harness.bench.stats.of_result import run_of
 from harness.bench.stats.run import Run
 from harness.errors import UsageError
@@ -67,11 +68,10 @@ def read(path: Path, *, commit: str | None = None, series: str = "nightly") -> F
     bound = ""
     if health.get("client_bound"):
         bound = "; ".join(map(str, health.get("because", []))) or "the client was the limit"
-    told = ours.get("commit")
     run = run_of(
         result,
         fingerprint=fingerprint,
-        commit=commit or (told if isinstance(told, str) and told else UNKNOWN),
+        commit=commit or _commit(ours),
         time=_time(path, result.get("date")),
         series=series,
         client_bound=bound,
@@ -97,6 +97,14 @@ def read_all(
             seen[found.run.id] = file
             cells.setdefault(found.cell, []).append(found)
     return {cell: tuple(sorted(runs, key=lambda one: one.run.time)) for cell, runs in sorted(cells.items())}
+
+
+def _commit(ours: Mapping[str, Any]) -> str:
+    """As ``git describe --dirty`` writes it. Results of earlier versions say none."""
+    told = ours.get("commit")
+    if not isinstance(told, str) or not told:
+        return UNKNOWN
+    return Revision(commit=told, dirty=ours.get("dirty") is True).name
 
 
 def _cell(path: Path, told: object) -> str:
