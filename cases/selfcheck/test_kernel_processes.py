@@ -21,11 +21,12 @@ HERE = Path(__file__).parent
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def run_tests(name: str, *, interpret: bool, at_least: int) -> None:
-    """Run a test file in a child process; it must pass, and must not have skipped itself."""
+def run_tests(*names: str, interpret: bool, at_least: int) -> None:
+    """Run test files in a child process; they must pass, and must not have skipped themselves."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_"))}
     child = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(HERE / name)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        + [str(HERE / name) for name in names],
         env=inherited | {"TRITON_INTERPRET": "1" if interpret else "0", "OMP_NUM_THREADS": "1"},
         cwd=HERE.parents[1],
         capture_output=True,
@@ -39,8 +40,8 @@ def run_tests(name: str, *, interpret: bool, at_least: int) -> None:
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="this process compiles itself")
-def test_every_kernel_compiles_and_needs_one_variant():
-    run_tests("test_kernel_compile.py", interpret=False, at_least=8)
+def test_every_kernel_compiles_and_needs_what_the_warm_up_lists():
+    run_tests("test_kernel_compile.py", "test_kernel_warmup.py", interpret=False, at_least=21)
 
 
 def test_triton_on_a_cpu_without_its_interpreter_is_a_usage_error_with_a_hint():

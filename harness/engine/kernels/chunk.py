@@ -21,7 +21,7 @@ from torch import Tensor
 
 from .blocked import L2_EPS
 from .decisions import CORRECT
-from .launch import Launch, cover, fat, interpreting, pool, rows_of
+from .launch import Launch, cover, dense, fat, interpreting, pool, rows_of
 
 _ALIGNMENT = ["chunk_start", "chunk_end", "query_start_loc", "state_indices", "has_initial_state"]
 
@@ -206,7 +206,7 @@ def prefill_launches(
     common: dict[str, object] = {
         "q": q,
         "k": k,
-        "g": g.contiguous(),
+        "g": dense(g),
         "w": torch.empty(N, HV, K, dtype=kind, device=v.device),
         "u": torch.empty(N, HV, V, dtype=kind, device=v.device),
         "scores": torch.empty(N, HV, chunk, dtype=kind, device=v.device),
@@ -228,7 +228,7 @@ def prefill_launches(
         common
         | {
             "v": v,
-            "beta": beta.contiguous(),
+            "beta": dense(beta),
             "chunk_start": starts,
             "chunk_end": ends,
             "v_stride": v.stride(0),
@@ -245,9 +245,9 @@ def prefill_launches(
         | {
             "out": out,
             "state": state,
-            "query_start_loc": query_start_loc,
+            "query_start_loc": query_start_loc.contiguous(),
             "state_indices": state_indices,
-            "has_initial_state": has_initial_state,
+            "has_initial_state": has_initial_state.contiguous(),
             "slot_stride": state.stride(0),
             "index_stride": state_indices.stride(0),
             "is_padding": CORRECT.is_padding.triton,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from types import TracebackType
 from typing import Any
 
@@ -26,6 +27,9 @@ from .launch import Launch, interpreting
 from .samples import QWEN3_NEXT, Batch, Row, batch
 
 ARCHITECTURES = (80, 90)
+HOOKED = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 7)
+"""Whether Triton's hook for compilations copes with these kernels. Before 3.7 it cannot print a constexpr that is
+itself a jit function, and raises; its compiler's listener hears of the same compilations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +65,23 @@ def variant(launch: Launch, architecture: int = 90) -> Variant:
             "Triton was imported with TRITON_INTERPRET=1, so nothing can be compiled",
             hint="compile in a process without TRITON_INTERPRET",
         )
-    kernel, backend = launch.kernel, make_backend(GPUTarget("cuda", architecture, 32))
-    bind = create_function_from_signature(kernel.signature, kernel.params, backend)
-    bound, traits, options = bind(**launch.arguments, **launch.options)
-    key = compute_cache_key({}, traits, options)
+    kernel, backend = launch.kernel, _backend(architecture)
+    bound, traits, options = _binder(kernel, architecture)(**launch.arguments, **launch.options)
+    key = f"{launch.name} {compute_cache_key({}, traits, options)}"
     everything = {**launch.arguments, **options}
     parsed, signature, constants, attributes = kernel._pack_args(backend, everything, bound, traits, options)
     return Variant(key, ASTSource(kernel, signature, constants, attributes), parsed.__dict__)
+
+
+@cache
+def _backend(architecture: int) -> Any:
+    return make_backend(GPUTarget("cuda", architecture, 32))
+
+
+@cache
+def _binder(kernel: Any, architecture: int) -> Any:
+    """Triton's own rules for the arguments of a kernel, as a function."""
+    return create_function_from_signature(kernel.signature, kernel.params, _backend(architecture))
 
 
 def specialisations(launches: Iterable[Launch], architecture: int = 90) -> list[Binary]:
@@ -93,17 +107,27 @@ class Compilations:
         return self.names.count(kernel)
 
     def __enter__(self) -> Compilations:
-        # not the hooks of triton.knobs.runtime: those cannot print a constexpr that is itself a jit function
-        self._before = triton.knobs.compilation.listener
-        triton.knobs.compilation.listener = self._compiled
+        if HOOKED:
+            self._before = triton.knobs.runtime.jit_post_compile_hook
+            triton.knobs.runtime.jit_post_compile_hook = self._hooked
+        else:
+            self._before = triton.knobs.compilation.listener
+            triton.knobs.compilation.listener = self._heard
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        triton.knobs.compilation.listener = self._before
+        if HOOKED:
+            triton.knobs.runtime.jit_post_compile_hook = self._before
+        else:
+            triton.knobs.compilation.listener = self._before
 
-    def _compiled(self, **event: Any) -> None:
+    def _hooked(self, **event: Any) -> Any:
+        self.names.append(event["fn"].name)
+        return self._before(**event) if self._before else None
+
+    def _heard(self, **event: Any) -> None:
         self.names.append(event["src"].name)
         if self._before:
             self._before(**event)

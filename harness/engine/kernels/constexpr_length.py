@@ -88,5 +88,5 @@ class ConstexprLengthKernels(TritonKernels):
             num_accepted_tokens=num_accepted_tokens,
             decisions=decisions,
         )
-        constexpr_length(launch, self.max_length or int(query_start_loc.diff().max())).run()
+        self.run(constexpr_length(launch, self.max_length or int(query_start_loc.diff().max())))
         return out

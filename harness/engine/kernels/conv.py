@@ -112,7 +112,7 @@ def update_launch(
         {
             **operands(x, conv_state, weight, bias, query_start_loc, state_indices),
             "out": out,
-            "num_accepted_tokens": num_accepted_tokens,
+            "num_accepted_tokens": num_accepted_tokens.contiguous(),
             "COLUMNS": columns,
             "history_start": decisions.history_start.triton,
             "kept_start": decisions.kept_start.triton,
@@ -135,7 +135,7 @@ def operands(
         "line": pool(conv_state, "conv_state"),
         "weight": weight.contiguous(),
         "bias": weight if bias is None else bias.contiguous(),
-        "query_start_loc": query_start_loc,
+        "query_start_loc": query_start_loc.contiguous(),
         "state_indices": slots,
         "x_stride": x.stride(0),
         "slot_stride": conv_state.stride(0),

@@ -97,11 +97,11 @@ def prefill_launches(
     has_initial_state: Tensor,
 ) -> tuple[Launch, Launch]:
     """The launches behind ``Kernels.conv_prefill``: outputs read the lines, then the lines are written."""
-    D, W = weight.shape
+    (D, W), query_start_loc = weight.shape, query_start_loc.contiguous()
     block_t, block_d = fat(16, len(x)), min(fat(128, D), cover(D))
     common = operands(x, conv_state, weight, bias, query_start_loc, state_indices)
     common |= {
-        "has_initial_state": has_initial_state,
+        "has_initial_state": has_initial_state.contiguous(),
         "is_padding": CORRECT.is_padding.triton,
         "BLOCK_D": block_d,
     }

@@ -19,6 +19,10 @@ from .gating import softplus
 from .launch import Launch, cover, fat, pool, rows_of
 
 OPTIONS = {"num_warps": 1}
+FEW_ROWS = 4
+"""Up to it more and smaller programs are faster."""
+THRESHOLDS = (FEW_ROWS,)
+"""As in ``gdn.py``."""
 
 
 @triton.jit
@@ -130,7 +134,7 @@ def decode_launch(
     """
     x, a, b, z = rows_of(x), rows_of(a), rows_of(b), rows_of(z)
     _, HV, V, K = pool(state, "state").shape
-    few = len(state_indices) <= 4  # then more and smaller programs are faster
+    few = len(state_indices) <= FEW_ROWS
     block_h, block_v = fat(1, HV), min(fat(8 if few else 16, V), cover(V))
     group, blocks = HV * K * 2 // (x.shape[1] - HV * V), triton.cdiv(V, block_v)
     return Launch(

@@ -13,9 +13,13 @@ from torch import Tensor
 from . import few
 from .blocked import columns, load_state, mix, solve, store_state, tile, to_matrix
 from .decisions import CORRECT, KernelDecisions
-from .launch import Launch, cover, fat, interpreting, pool, rows_of
+from .launch import Launch, cover, dense, fat, interpreting, pool, rows_of
 
 OPTIONS = {"num_warps": 1, "num_stages": 1}
+MANY_ROWS = 16
+"""Batches above it get fewer and larger programs, where rows are short."""
+THRESHOLDS = (MANY_ROWS,)
+"""Batch sizes above which a launch needs another compiled variant: an engine warms up both sides."""
 
 
 @triton.jit(
@@ -122,13 +126,13 @@ def verify_launch(
         "q": q,
         "k": k,
         "v": v,
-        "g": g.contiguous(),
-        "beta": beta.contiguous(),
+        "g": dense(g),
+        "beta": dense(beta),
         "out": out,
         "state": state,
-        "query_start_loc": query_start_loc,
+        "query_start_loc": query_start_loc.contiguous(),
         "state_indices": state_indices,
-        "num_accepted_tokens": num_accepted_tokens,
+        "num_accepted_tokens": num_accepted_tokens.contiguous(),
         "q_stride": q.stride(0),
         "k_stride": k.stride(0),
         "v_stride": v.stride(0),
@@ -153,7 +157,9 @@ def verify_launch(
         grid = triton.cdiv(V, block_v), triton.cdiv(HV, block_h), B
         return Launch(few.gdn_verify_few_kernel, grid, arguments, OPTIONS)
     block_v = max(16, min(fat(16, V), cover(V)))
-    many = R <= 5 and B > 16  # measured: long rows and small batches want more programs, each of them smaller
+    many = (
+        R <= 5 and B > MANY_ROWS
+    )  # measured: long rows and small batches want more programs, each of them smaller
     span = max(block_v, min(fat(64 if many else 16, V), cover(V)))
     arguments |= {
         **columns(0, R),

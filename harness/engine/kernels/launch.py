@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 import triton.language as tl
 from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 
 from harness.errors import EngineError
+
+BOUNDARY = 16
+"""Bytes of a pointer, or elements of a stride, that Triton asks for: what divides selects a compiled variant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +55,42 @@ def cover(size: int) -> int:
 
 
 def rows_of(x: Tensor) -> Tensor:
-    """``x [N, ...]`` with every token's data contiguous (its own tensor, unless it must be copied)."""
+    """``x [N, ...]`` with every token's data contiguous: its own tensor, unless it must be copied.
+
+    It must be where Triton could tell it from a fresh tensor, by the boundary it lies on or by the kind of its stride:
+    a view that begins anywhere would select a compiled variant of its own.
+    """
+    inner = _contiguous(x)
+    if inner is None:
+        return x.contiguous()
+    usual = x.data_ptr() % BOUNDARY == 0 and _kind(x.stride(0)) == _kind(inner)
+    return x if usual else x.clone(memory_format=torch.contiguous_format)
+
+
+def dense(x: Tensor) -> Tensor:
+    """``x`` contiguous and on a boundary, as a fresh tensor is: its own tensor, unless it must be copied."""
+    x = x.contiguous()
+    return x if x.data_ptr() % BOUNDARY == 0 else x.clone()
+
+
+def _contiguous(x: Tensor) -> int | None:
+    """Elements of one entry of ``x [N, ...]`` where each is contiguous, else None."""
     inner = 1
     for size, stride in zip(reversed(x.shape[1:]), reversed(x.stride()[1:]), strict=True):
         if size != 1 and stride != inner:
-            return x.contiguous()
+            return None
         inner *= size
-    return x
+    return inner
+
+
+def _kind(stride: int) -> int:
+    """What Triton tells of a stride: that it is 1, that it divides, or nothing."""
+    return 1 if stride == 1 else BOUNDARY if stride % BOUNDARY == 0 else 0
 
 
 def pool(state: Tensor, name: str) -> Tensor:
     """``state [P, ...]`` itself. A pool is updated in place, so one with scattered slots is an EngineError."""
-    if rows_of(state) is not state:
+    if _contiguous(state) is None:
         raise EngineError(
             f"{name} {tuple(state.shape)} has strides {state.stride()}: a slot must be contiguous"
         )

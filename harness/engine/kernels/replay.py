@@ -16,9 +16,13 @@ from torch import Tensor
 from .blocked import add_matmul, columns, is_query, load_state, mix, solve, store_state, tile, to_matrix
 from .decisions import CORRECT, KernelDecisions
 from .journal import Journal
-from .launch import Launch, cover, fat, interpreting, pool, rows_of
+from .launch import Launch, cover, dense, fat, interpreting, pool, rows_of
 
 OPTIONS = {"num_warps": 1, "num_stages": 2}
+MANY_ROWS = 8
+"""Up to it there are fewer heads than a GPU has places for programs, so heads are split."""
+THRESHOLDS = (MANY_ROWS,)
+"""As in ``gdn.py``."""
 _INDEX_TENSORS = ["query_start_loc", "state_indices", "num_accepted_tokens", "turns"]
 
 
@@ -137,7 +141,7 @@ def replay_launch(
     _, HV, V, K = pool(state, "state").shape
     R = journal.rows
     block_h, block_v = fat(1, HV), max(16, min(fat(16, V), cover(V)))
-    many = len(state_indices) > 8  # else there are fewer heads than a GPU has places: split them
+    many = len(state_indices) > MANY_ROWS
     span = max(block_v, min(fat(128 if many else 32, V), cover(V)))
     return Launch(
         gdn_replay_kernel,
@@ -146,16 +150,16 @@ def replay_launch(
             "q": q,
             "k": k,
             "v": v,
-            "g": g.contiguous(),
-            "beta": beta.contiguous(),
+            "g": dense(g),
+            "beta": dense(beta),
             "out": out,
             "state": state,
             "last_k": pool(journal.k, "journal.k"),
             "last_v": pool(journal.v, "journal.v"),
             "last_gates": pool(journal.gates, "journal.gates"),
-            "query_start_loc": query_start_loc,
+            "query_start_loc": query_start_loc.contiguous(),
             "state_indices": state_indices,
-            "num_accepted_tokens": num_accepted_tokens,
+            "num_accepted_tokens": num_accepted_tokens.contiguous(),
             "turns": turns,
             "q_stride": q.stride(0),
             "k_stride": k.stride(0),

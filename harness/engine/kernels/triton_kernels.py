@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
 import torch
 from torch import Tensor
 
 from . import chunk, conv, conv_prefill, decode, gating, gdn, norm, replay
 from .decisions import CORRECT, KernelDecisions
 from .journal import Journal
-from .launch import interpreting
+from .launch import Launch, interpreting
 
 __all__ = ["TritonKernels", "interpreting"]
 
 
+@dataclass(frozen=True, slots=True)
 class TritonKernels:
-    """``Kernels`` on a CUDA device, or anywhere under Triton's interpreter. Trusts the indices it is given."""
+    """``Kernels`` on a CUDA device, or anywhere under Triton's interpreter. Trusts the indices it is given.
+
+    ``run`` is what happens to each launch; who wants to see launches rather than results collects them.
+    """
+
+    run: Callable[[Launch], None] = field(default=Launch.run, kw_only=True)
 
     def conv_update(
         self,
@@ -30,17 +39,19 @@ class TritonKernels:
     ) -> Tensor:
         """See ``Kernels.conv_update``."""
         out = _zeros(x)
-        conv.update_launch(
-            x,
-            out,
-            conv_state,
-            weight,
-            bias,
-            query_start_loc=query_start_loc,
-            state_indices=state_indices,
-            num_accepted_tokens=num_accepted_tokens,
-            decisions=decisions,
-        ).run()
+        self.run(
+            conv.update_launch(
+                x,
+                out,
+                conv_state,
+                weight,
+                bias,
+                query_start_loc=query_start_loc,
+                state_indices=state_indices,
+                num_accepted_tokens=num_accepted_tokens,
+                decisions=decisions,
+            )
+        )
         return out
 
     def conv_prefill(
@@ -66,7 +77,7 @@ class TritonKernels:
             state_indices=state_indices,
             has_initial_state=has_initial_state,
         ):
-            launch.run()
+            self.run(launch)
         return out
 
     def gdn_verify(
@@ -85,19 +96,21 @@ class TritonKernels:
     ) -> Tensor:
         """See ``Kernels.gdn_verify``."""
         out = _zeros(v)
-        gdn.verify_launch(
-            q,
-            k,
-            v,
-            g,
-            beta,
-            out,
-            state,
-            query_start_loc=query_start_loc,
-            state_indices=state_indices,
-            num_accepted_tokens=num_accepted_tokens,
-            decisions=decisions,
-        ).run()
+        self.run(
+            gdn.verify_launch(
+                q,
+                k,
+                v,
+                g,
+                beta,
+                out,
+                state,
+                query_start_loc=query_start_loc,
+                state_indices=state_indices,
+                num_accepted_tokens=num_accepted_tokens,
+                decisions=decisions,
+            )
+        )
         return out
 
     def gdn_replay(
@@ -118,21 +131,23 @@ class TritonKernels:
     ) -> Tensor:
         """See ``Kernels.gdn_replay``."""
         out = _zeros(v)
-        replay.replay_launch(
-            q,
-            k,
-            v,
-            g,
-            beta,
-            out,
-            state,
-            journal,
-            query_start_loc=query_start_loc,
-            state_indices=state_indices,
-            num_accepted_tokens=num_accepted_tokens,
-            turns=turns,
-            decisions=decisions,
-        ).run()
+        self.run(
+            replay.replay_launch(
+                q,
+                k,
+                v,
+                g,
+                beta,
+                out,
+                state,
+                journal,
+                query_start_loc=query_start_loc,
+                state_indices=state_indices,
+                num_accepted_tokens=num_accepted_tokens,
+                turns=turns,
+                decisions=decisions,
+            )
+        )
         return out
 
     def gdn_prefill(
@@ -162,20 +177,20 @@ class TritonKernels:
             state_indices=state_indices,
             has_initial_state=has_initial_state,
         ):
-            launch.run()
+            self.run(launch)
         return out
 
     def gating(self, a: Tensor, b: Tensor, A_log: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
         """See ``Kernels.gating``."""
         g = torch.empty(a.shape, dtype=torch.float32, device=a.device)
         beta = torch.empty_like(g)
-        gating.gating_launch(a, b, A_log, dt_bias, g, beta).run()
+        self.run(gating.gating_launch(a, b, A_log, dt_bias, g, beta))
         return g, beta
 
     def gated_norm(self, x: Tensor, z: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See ``Kernels.gated_norm``."""
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        norm.gated_norm_launch(x, z, weight, out, eps).run()
+        self.run(norm.gated_norm_launch(x, z, weight, out, eps))
         return out
 
     def decode(
@@ -198,24 +213,26 @@ class TritonKernels:
         """See ``Kernels.decode``."""
         out = torch.zeros(len(x), *state.shape[1:3], dtype=x.dtype, device=x.device)
         arrivals = torch.zeros(len(x), state.shape[1], dtype=torch.int32, device=x.device)
-        decode.decode_launch(
-            x,
-            a,
-            b,
-            z,
-            conv_state,
-            conv_weight,
-            conv_bias,
-            A_log,
-            dt_bias,
-            state,
-            norm_weight,
-            eps,
-            torch.empty(out.shape, dtype=torch.float32, device=x.device),
-            out,
-            arrivals,
-            state_indices=state_indices,
-        ).run()
+        self.run(
+            decode.decode_launch(
+                x,
+                a,
+                b,
+                z,
+                conv_state,
+                conv_weight,
+                conv_bias,
+                A_log,
+                dt_bias,
+                state,
+                norm_weight,
+                eps,
+                torch.empty(out.shape, dtype=torch.float32, device=x.device),
+                out,
+                arrivals,
+                state_indices=state_indices,
+            )
+        )
         return out
 
 
