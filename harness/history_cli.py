@@ -15,15 +15,21 @@ RUN = "a result-CELL.json, a run directory of bench, or a folder of such directo
 def add_verbs(verbs: Any, prepare: Prepare) -> None:
     """Add them to the command line; ``prepare`` is what must happen before heavy imports."""
 
-    def judging(name: str) -> Verb:
+    def comparing(name: str) -> Verb:
         def verb(args: argparse.Namespace) -> dict[str, Any]:
             prepare(args)
-            from harness import gate_verbs
+            from harness import compare_verbs
 
-            found: dict[str, Any] = getattr(gate_verbs, name)(args)
+            found: dict[str, Any] = getattr(compare_verbs, name)(args)
             return found
 
         return verb
+
+    def gate(args: argparse.Namespace) -> dict[str, Any]:
+        prepare(args)
+        from harness.gate_verbs import gate
+
+        return gate(args)
 
     parser = verbs.add_parser("compare", help="hold benchmark runs against others: verdict and interval")
     parser.add_argument("baseline", type=Path, metavar="A", help=f"{RUN}")
@@ -40,7 +46,7 @@ def add_verbs(verbs: Any, prepare: Prepare) -> None:
         help="a key of the fingerprint that is meant to differ; may be repeated",
     )
     _judged(parser)
-    _common(parser, judging("compare"))
+    _common(parser, comparing("compare"))
 
     parser = verbs.add_parser("calibrate", help="how much benchmark runs move when nothing changes")
     parser.add_argument(
@@ -50,7 +56,7 @@ def add_verbs(verbs: Any, prepare: Prepare) -> None:
         "--out", type=Path, default=Path("calibration"), metavar="FOLDER", help="gets CELL.json (calibration)"
     )
     _design(parser)
-    _common(parser, judging("calibrate"))
+    _common(parser, comparing("calibrate"))
 
     parser = verbs.add_parser("gate", help="did tonight's benchmark get worse? against past nights")
     parser.add_argument(
@@ -68,7 +74,7 @@ def add_verbs(verbs: Any, prepare: Prepare) -> None:
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit XML")
     parser.add_argument("--known", type=Path, metavar="FILE", help="changes that are acknowledged, as TOML")
     _judged(parser)
-    _common(parser, judging("gate"))
+    _common(parser, gate)
     _add_history(verbs, prepare)
 
 
