@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,7 +76,7 @@ class Traffic:
         self._decode(kernels, B)
         return B
 
-    def _verify(self, kernels: Kernels, B: int) -> None:
+    def _verify(self, kernels: Any, B: int) -> None:
         layer, R = self.layer, self.layer.rows
         lengths = [self.random.randint(0, R) for _ in range(B)]
         bounds, x = self._bounds(lengths), self._tokens(sum(lengths))
@@ -85,16 +86,14 @@ class Traffic:
         turns = self._index([self.random.randint(0, 1) for _ in range(B)])
         rows = {"query_start_loc": bounds, "num_accepted_tokens": accepted}
         mixed = kernels.conv_update(*self._convolution(x), **rows, state_indices=table[:, 0])
-        q, k, v, *gates = self._recurrence(kernels, mixed)
-        out = kernels.gdn_verify(q, k, v, *gates, layer.state, **rows, state_indices=table)
+        tokens = self._recurrence(kernels, mixed)
+        out = kernels.gdn_verify(*tokens, layer.state, **rows, state_indices=table)
         kernels.gated_norm(out, self._view(len(x), *layer.state.shape[1:3]), layer.norm_weight, layer.eps)
         if layer.journal:
             replayed = {**rows, "num_accepted_tokens": committed, "turns": turns}
-            kernels.gdn_replay(
-                q, k, v, *gates, layer.state, layer.journal, **replayed, state_indices=table[:, 0]
-            )
+            kernels.gdn_replay(*tokens, layer.state, layer.journal, **replayed, state_indices=table[:, 0])
 
-    def _prefill(self, kernels: Kernels, B: int) -> None:
+    def _prefill(self, kernels: Any, B: int) -> None:
         most = LONGEST_PROMPT if B <= 8 else self.layer.rows
         lengths = [self.random.randint(0, most) for _ in range(B)]
         x = self._tokens(sum(lengths))
@@ -106,22 +105,25 @@ class Traffic:
         mixed = kernels.conv_prefill(*self._convolution(x), **rows)
         kernels.gdn_prefill(*self._recurrence(kernels, mixed), self.layer.state, **rows)
 
-    def _decode(self, kernels: Kernels, B: int) -> None:
+    def _decode(self, kernels: Any, B: int) -> None:
         layer = self.layer
         HV, V = layer.state.shape[1:3]
-        parts = [self._view(B, *size) for size in ((len(layer.conv_weight),), (HV,), (HV,), (HV, V))]
+        x, a, b, z = (self._view(B, *size) for size in ((len(layer.conv_weight),), (HV,), (HV,), (HV, V)))
         weights = (layer.conv_state, layer.conv_weight, layer.conv_bias, layer.A_log, layer.dt_bias)
         table = self._table(B, 1)
-        kernels.decode(*parts, *weights, layer.state, layer.norm_weight, layer.eps, state_indices=table[:, 0])
-        rows = {"query_start_loc": self._bounds([1] * B), "num_accepted_tokens": self._index([1] * B)}
-        kernels.gdn_verify(
-            *self._recurrence(kernels, parts[0]), layer.state, **rows, state_indices=table[:, :1]
+        kernels.decode(
+            x, a, b, z, *weights, layer.state, layer.norm_weight, layer.eps, state_indices=table[:, 0]
         )
+        rows = {
+            "query_start_loc": self._bounds([1] * B),
+            "num_accepted_tokens": self._index([1] * B),
+        }
+        kernels.gdn_verify(*self._recurrence(kernels, x), layer.state, **rows, state_indices=table[:, :1])
 
     def _convolution(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         return x, self.layer.conv_state, self.layer.conv_weight, self.layer.conv_bias
 
-    def _recurrence(self, kernels: Kernels, x: Tensor) -> tuple[Tensor, ...]:
+    def _recurrence(self, kernels: Any, x: Tensor) -> tuple[Tensor, ...]:
         """q, k, v and gates of tokens x [N, D]: as a layer splits them, or each a view of its own."""
         q, k, v = self.layer.split(x)
         HV = self.layer.state.shape[1]

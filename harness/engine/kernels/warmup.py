@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -113,13 +114,13 @@ def warm_up(
     return todo
 
 
-def _launch(kernels: Kernels, layer: Layer, entry: Entry, decisions: KernelDecisions) -> None:
-    """One token that belongs to no row, and rows without tokens."""
+def _launch(kernels: Any, layer: Layer, entry: Entry, decisions: KernelDecisions) -> None:
+    """One token that belongs to no row, and rows without tokens. (``kernels`` is untyped: calls are put together.)"""
     HV, V = layer.state.shape[1:3]
     B = entry.rows
     x, gates = layer.empty(1, len(layer.conv_weight)), layer.empty(1, HV)
     g, strength = gates.float(), gates.float()
-    bounds, slots = {"query_start_loc": layer.index(B + 1)}, layer.index(B)
+    slots, bounds = layer.index(B), {"query_start_loc": layer.index(B + 1)}
     accepted = {"num_accepted_tokens": layer.index(B) + 1, "decisions": decisions}
     convolution = (x, layer.conv_state, layer.conv_weight, layer.conv_bias)
     recurrence = (*layer.split(x), g, strength, layer.state)
