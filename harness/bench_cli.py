@@ -72,6 +72,13 @@ def add_verb(verbs: Any, prepare: Prepare) -> None:
         help="what is served (default: this checkout; of a server of yours: unknown)",
     )
     add("--reports", type=Path, metavar="FOLDER", help="where run directories go")
+    add(
+        "--junit",
+        type=Path,
+        metavar="FILE",
+        help="write JUnit XML: wrong answers fail, a late client is skipped",
+    )
+    add("--no-page", action="store_true", help="no index.html, which takes some seconds")
     add("--json", action="store_true", default=argparse.SUPPRESS, help="print the JSON line alone")
     parser.set_defaults(run=bench, device="cpu", kernels="auto", cases=None)
 

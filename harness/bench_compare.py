@@ -17,12 +17,18 @@ from harness.bench.served import Served
 from harness.bench.stats.of_result import run_of
 from harness.bench.stats.run import Run
 from harness.bench_asked import server_arguments
+from harness.bench_pages import write_pages
 from harness.bench_serving import own
 from harness.bench_session import Session
 
 RIGHT = "fixed"
 """Whose answers without speculation are everybody's."""
 KINDS = (False, True)
+CONCLUSIONS = {
+    0: "the price of {} is known",
+    1: "{} is wrong, and what is wrong has no price",
+    125: "the price of {} is not known well enough",
+}
 
 
 def compare(session: Session) -> dict[str, Any]:
@@ -92,6 +98,7 @@ def _told(session: Session, right: dict[bool, Measured], costs: Sequence[Cost]) 
     result = {"compared": [one.as_dict() for one in costs], "synthetic": True}
     session.run_dir.run["result"] = result
     session.run_dir.save()
+    write_pages(session, CONCLUSIONS[code].format(session.args.compare[-1]), code, costs=costs)
     session.say(f"results: {session.run_dir.path}")
     return {"verb": "bench", **result, "run_dir": str(session.run_dir.path), "exit": code}
 

@@ -17,6 +17,7 @@ from harness.bench.screen import SYNTHETIC, blocks, crossed, ratios, table
 from harness.bench.served import Served
 from harness.bench_asked import speculations
 from harness.bench_compare import compare
+from harness.bench_pages import write_pages
 from harness.bench_serving import remembered, serving
 from harness.bench_session import Session
 from harness.rundir import program
@@ -95,6 +96,7 @@ def _told(session: Session) -> dict[str, Any]:
         result["filed"] = _filed(session, code)
     session.run_dir.run["result"] = result
     session.run_dir.save()
+    write_pages(session, result["verdict"], code, speculation=None if args.base_url else args.spec)
     session.say(f"results: {session.run_dir.path}")
     return {"verb": "bench", **result, "run_dir": str(session.run_dir.path), "exit": code}
 

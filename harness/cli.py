@@ -46,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verb: Verb = args.run
     try:
         result = verb(args)
+        _keep(result)
     except HarnessError as error:
         result = {"verb": args.verb, **_told(error)}
     except KeyboardInterrupt:
@@ -162,12 +163,35 @@ def _parser() -> argparse.ArgumentParser:
     )
     listing.set_defaults(run=_list)
 
+    index = verbs.add_parser("index", help="the page of all runs, which every run renews")
+    index.add_argument(
+        "reports", nargs="?", type=Path, metavar="FOLDER", help="of run directories (default: reports/)"
+    )
+    index.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="print the JSON line alone"
+    )
+    index.set_defaults(run=_index)
+
     doctor = verbs.add_parser("doctor", help="what is here, and what is missing for which verb")
     doctor.add_argument(
         "--json", action="store_true", default=argparse.SUPPRESS, help="print the JSON line alone"
     )
     doctor.set_defaults(run=_doctor)
     return parser
+
+
+def _keep(result: dict[str, Any]) -> None:
+    """Of a verb that left a run directory: its last line in there, and the page of all runs."""
+    if result.get("run_dir"):
+        from harness.report.index import file_outcome
+
+        file_outcome(Path(result["run_dir"]), result)
+
+
+def _index(args: argparse.Namespace) -> dict[str, Any]:
+    from harness.report_verbs import index
+
+    return index(args)
 
 
 def _repro(args: argparse.Namespace) -> dict[str, Any]:

@@ -1,0 +1,81 @@
+"""What a benchmark leaves for people and for CI: its page, a Markdown summary, JUnit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from harness.bench.costs import Cost
+from harness.bench.data.vocabulary import Vocabulary
+from harness.bench_session import Session
+from harness.models.tiny import default_cache, ensure
+from harness.report.bench.answers import FOLDER
+from harness.report.bench.benchmark import Benchmark
+from harness.report.bench.page import page
+from harness.report.bench.summary import junit, markdown
+
+MISSING = "no page: {} is not installed; pip install 'specharness[bench]', then bench --resume {}"
+
+
+def write_pages(
+    session: Session, verdict: str, code: int, *, speculation: str | None = None, costs: Sequence[Cost] = ()
+) -> None:
+    """``summary.md``, ``index.html`` and what was asked for; the results are written before.
+
+    ``speculation``: what is held against off; ``None``: there is no two by two.
+    """
+    run_dir, args = session.run_dir, session.args
+    found = Benchmark(
+        name=run_dir.path.name,
+        run=run_dir.run,
+        cells=session.cells,
+        verdict=verdict,
+        code=code,
+        speculation=speculation,
+        costs=costs,
+        prompt=_prompts(session),
+    )
+    told = markdown(found)
+    run_dir.write_text("summary.md", told)
+    if step := os.environ.get("GITHUB_STEP_SUMMARY"):
+        _write(session, Path(step), told, appends=True)
+    if args.junit:
+        _write(session, args.junit, junit(found))
+    if not args.no_page:
+        session.say(_page(session, found))
+
+
+def _page(session: Session, found: Benchmark) -> str:
+    """Write the page; where it lies, or why there is none: that costs no result and no exit code."""
+    folder = session.run_dir.path
+    shutil.rmtree(folder / FOLDER, ignore_errors=True)  # of the page before --resume
+    try:
+        path = session.run_dir.write_text("index.html", page(found, folder))
+    except ImportError as error:
+        return MISSING.format(error.name, folder)
+    except Exception as error:  # noqa: BLE001 - what was measured is known, and worth more than its picture
+        return f"no page, and that is a fault of specharness: {type(error).__name__}: {error}"
+    return f"report: {path}"
+
+
+def _prompts(session: Session) -> Callable[[str, bool], str | None]:
+    """(request id, whether guided) -> its prompt as a text."""
+    args = session.args
+    vocabulary = Vocabulary(args.tokenizer or ensure(args.preset, cache=default_cache(os.environ)))
+    asked = {guided: {ask.id: ask.prompt for ask in asks} for guided, asks in session.asks.items()}
+
+    def prompt(name: str, guided: bool) -> str | None:
+        found = asked[guided].get(name)
+        return vocabulary.decode(found) if isinstance(found, tuple) else found
+
+    return prompt
+
+
+def _write(session: Session, path: Path, text: str, *, appends: bool = False) -> None:
+    try:
+        with path.open("a" if appends else "w", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+    except OSError as error:
+        session.say(f"{path}: cannot be written: {error.strerror}")

@@ -1,0 +1,123 @@
+"""The few figures that a reader wants first, and the table of all cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from harness.bench.measured import Measured
+from harness.bench.metrics.crossed import Crossed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """A figure in large letters. ``style``: pass, fail, open, or nothing."""
+
+    label: str
+    value: str
+    note: str = ""
+    style: str = ""
+
+
+def tiles(cells: Sequence[Measured], crossed: Crossed | None) -> Iterator[Tile]:
+    """Speed first, where there is a two by two; then whether answers are right, and whether the client was."""
+    if crossed is not None:
+        yield from _speed(crossed)
+    pairs = [one.equality for one in cells if one.equality is not None]
+    if pairs:
+        compared, equal = sum(one.compared for one in pairs), sum(one.equal for one in pairs)
+        yield Tile(
+            label="greedy answers equal",
+            value=f"{equal:,} of {compared:,}",
+            note="with and without speculation",
+            style="pass" if equal == compared else "fail",
+        )
+    judged = [one.validity for one in cells if one.validity is not None]
+    if judged:
+        wrong = sum(any("guided" in line for line in one.wrong) for one in cells)
+        shares = [one.valid_share for one in judged if one.valid_share is not None]
+        low, high = (f"{edge(shares):.0%}" if shares else "none" for edge in (min, max))
+        yield Tile(
+            label="guided answers valid",
+            value=low if low == high else f"{low} to {high}",
+            note=f"{wrong} cells have wrong ones" if wrong else "the rest was cut by its length",
+            style="fail" if wrong else "pass",
+        )
+    bound = sum(one.load.health.is_client_bound for one in cells)
+    yield Tile(
+        label="client was the limit of" if bound else "client",
+        value=f"{bound} of {len(cells)}" if bound else "healthy",
+        note="cells, which may not be compared" if bound else "these are the server's figures",
+        style="open" if bound else "pass",
+    )
+
+
+def _speed(found: Crossed) -> Iterator[Tile]:
+    missing = "not told: a cell of it may not be compared"
+    for label, value in (("free", found.speedup_free), ("guided", found.speedup_guided)):
+        yield Tile(
+            label=f"speed-up, {label}",
+            value="–" if value is None else f"{value:.2f} ×",
+            note=missing if value is None else "output rate, speculation on / off",
+        )
+    if found.kept is not None:
+        yield Tile(
+            label="survives the grammar",
+            value=f"{max(found.kept, 0):.0%}",
+            note="with a grammar, speculation costs" if found.kept < 0 else "of the gain in speed",
+        )
+    elif found.interaction is not None:
+        yield Tile(label="interaction", value=f"{found.interaction:.2f}", note="speed-up guided / free")
+
+
+HEAD = (
+    "cell",
+    "may be compared",
+    "output tok/s",
+    "TPOT ms",
+    "TTFT P50 ms",
+    "tokens per step",
+    "accepted",
+    "valid",
+    "equal",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A cell in figures, and whether it may be compared: ``yes``, ``wrong`` or ``client-bound``."""
+
+    title: str
+    figures: tuple[str, ...]
+    verdict: str
+    style: str
+
+
+def rows(cells: Sequence[Measured]) -> Iterator[Row]:
+    """A wrong cell has no speed."""
+    for one in cells:
+        drafts, same = one.summary.acceptance, one.equality
+        tpot, ttft = one.summary.clocks["tpot"], one.summary.clocks["ttft"]
+        rate = one.summary.throughput.output
+        speed = (
+            rate,
+            tpot.mean * 1e3 if tpot else None,
+            ttft.median * 1e3 if ttft else None,
+        )
+        told = [_shown(None if one.wrong else value, ".1f") for value in speed]
+        yield Row(
+            title=one.cell.title,
+            figures=(
+                *told,
+                _shown(drafts.length if drafts else None, ".2f"),
+                _shown(drafts.rate if drafts else None, ".1%"),
+                _shown(one.validity.valid_share if one.validity else None, ".0%"),
+                f"{same.equal} of {same.compared}" if same else "–",
+            ),
+            verdict="yes" if one.comparable else "wrong" if one.wrong else "client-bound",
+            style="pass" if one.comparable else "fail" if one.wrong else "open",
+        )
+
+
+def _shown(value: float | None, how: str) -> str:
+    return "–" if value is None else format(value, how)
