@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from harness.bench.plan import Plan
 from harness.bench.served import Served, first_model
@@ -28,9 +29,11 @@ def serving(
 
 
 @contextmanager
-def own(run_dir: RunDir, name: str, arguments: Sequence[str]) -> Iterator[Served]:
-    """The embedded server with these arguments; ``name``: of its log, and in ``run.json``."""
-    with own_server(arguments, run_dir.path / f"server-{name}.log") as server:
+def own(
+    run_dir: RunDir, name: str, arguments: Sequence[str], checkout: Path | None = None
+) -> Iterator[Served]:
+    """The embedded server, of a ``checkout`` if any, with these arguments; ``name``: of its log, and in ``run.json``."""
+    with own_server(arguments, run_dir.path / f"server-{name}.log", checkout) as server:
         served = Served(url=server.url, model=server.model)
         _remember(run_dir, name, served)
         yield served

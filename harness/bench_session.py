@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,26 @@ class Session:
 
         ``alive``: whether the server is there; ``plain``: the cell without speculation whose answers these must be.
         """
+        found = self.judge(cell, served)
+        if plain is not None:
+            found = self._beside(found, plain, served if alive else None)
+        result = kept(
+            found,
+            self.plan,
+            self.run_dir.path,
+            model=served.model,
+            tokenizer=self.tokenizer,
+            fingerprint=fingerprint(self.args, self.plan, self.asks[cell.guided], cell, served.model),
+            revision=self.run_dir.run.get("revision"),
+            time=self._began(cell),
+        )
+        self.cells.append(found)
+        return found, result
+
+    def judge(self, cell: Cell, served: Served) -> Measured:
+        """The same, and nothing is written but what was missing of its records."""
         asks, lag = self.asks[cell.guided], self.args.loop_lag
+        self._began(cell)
         with self.console.status(Text(f"{cell.title}: warm-up")) as status:
             load = measure(
                 self.plan,
@@ -81,20 +101,15 @@ class Session:
                 progress=lambda done, whole: status.update(Text(f"{cell.title}: {done} of {whole}")),
                 bounds=None if lag is None else Bounds(loop_lag_p99=lag / 1e3),
             )
-        found = judged(cell, asks, load, self.folder(cell))
-        if plain is not None:
-            found = self._beside(found, plain, served if alive else None)
-        result = kept(
-            found,
-            self.plan,
-            self.run_dir.path,
-            model=served.model,
-            tokenizer=self.tokenizer,
-            fingerprint=fingerprint(self.args, self.plan, asks, cell, served.model),
-            revision=self.run_dir.run.get("revision"),
-        )
-        self.cells.append(found)
-        return found, result
+        return judged(cell, asks, load, self.folder(cell))
+
+    def _began(self, cell: Cell) -> datetime:
+        """When a cell was first come to: a result that is written again stays the same run."""
+        told = self.run_dir.run.setdefault("began", {})
+        if cell.name not in told:
+            told[cell.name] = datetime.now().isoformat(timespec="seconds")
+            self.run_dir.save()
+        return datetime.fromisoformat(told[cell.name])
 
     def _beside(self, found: Measured, plain: Measured, served: Served | None) -> Measured:
         """Answers compared; where they part, a server that is there is asked how near the tie was, once."""

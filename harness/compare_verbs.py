@@ -41,7 +41,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
             across=args.across,
         )
         reports[name] = GateReport.of(found)
-        show(console, name, reports[name])
+        show(console, name, reports[name], everything=args.all)
     return {"verb": "compare", **summary_of(console, reports)}
 
 

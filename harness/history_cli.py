@@ -69,6 +69,15 @@ def add_verbs(verbs: Any, prepare: Prepare) -> None:
     parser.add_argument("--history", required=True, metavar="URL", help="a folder, or any fsspec URL")
     parser.add_argument("--series", default="nightly", metavar="NAME", help="of the history (nightly)")
     parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="where nights leave it open: measure the benchmark again, in turn with the last good commit",
+    )
+    parser.add_argument("--baseline", metavar="SHA", help="measure against this commit (the last good one)")
+    parser.add_argument(
+        "--pairs", type=_positive, default=16, metavar="N", help="of runs to measure at most, even (16)"
+    )
+    parser.add_argument(
         "--markdown", type=Path, metavar="FILE", help="append a section: $GITHUB_STEP_SUMMARY"
     )
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit XML")
@@ -123,6 +132,7 @@ def _judged(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibration", type=Path, metavar="PATH", help="what calibrate wrote: its folder, or one file of it"
     )
+    parser.add_argument("--all", action="store_true", help="show every metric, also what is not gated")
     _design(parser)
 
 

@@ -56,10 +56,10 @@ def named(what: str, asked: Callable[..., Answer], *values: Any, **more: Any) ->
         raise type(error)(f"{what}: {error.args[0]}", hint=error.hint) from None
 
 
-def show(console: Console, name: str, report: GateReport) -> None:
+def show(console: Console, name: str, report: GateReport, *, everything: bool = False) -> None:
     """A table, what was left out, and the call."""
     if report.results:
-        console.print(table(report, f"{name}, against {report.against}"))
+        console.print(table(report, f"{name}, against {report.against}", everything=everything))
     for line in [*report.refused, *(f"another setting: {one}" for one in report.differs)]:
         console.print(f"  {line}", highlight=False, soft_wrap=True)
     console.print(Text(f"{name}: {report.call.value}. {report.why}"), soft_wrap=True)

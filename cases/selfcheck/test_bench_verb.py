@@ -165,7 +165,10 @@ def test_a_killed_run_is_readable_and_goes_on(tmp_path: Path, capsys: pytest.Cap
     (run_dir / "run.json").write_text(json.dumps(was))
 
     started = (run_dir / "server-mtp.log").stat().st_mtime_ns
+    results = {path.name: path.read_bytes() for path in run_dir.glob("result-*.json")}
     once_more, _ = bench(capsys, "--resume", str(run_dir))
+    # the same bytes are the same run of a history
+    assert {path.name: path.read_bytes() for path in run_dir.glob("result-*.json")} == results
     assert once_more["cells"] == told["cells"]
     assert (run_dir / "server-mtp.log").stat().st_mtime_ns == started  # nothing was left to ask
 

@@ -256,6 +256,24 @@ def test_gate_says_125_for_too_few_nights_and_what_differs(made: Made, call: Cal
     assert "another setting: hardware: H200 | 2 CPUs" in out
 
 
+def test_measuring_needs_one_run_directory_and_an_earlier_night(
+    made: Made, call: Call, tmp_path: Path
+) -> None:
+    url, run = tmp_path / "history", made("tonight", commit="a" * 40)
+    call("history", "add", url, run)
+    code, line, out, _ = call("gate", "--history", url, run, "--measure")
+    assert (code, line["baseline"]) == (125, None)
+    assert "no earlier night of this setting" in out
+    for given in ([], [run / "result-free-mtp.json"], [run, made("other")]):
+        code, line, _, _ = call("gate", "--history", url, *given, "--measure")
+        assert (code, "the run directory of one benchmark" in line["error"]) == (2, True)
+    later = made("later", day=1)
+    code, line, _, _ = call("gate", "--history", url, later, "--measure")
+    assert (code, "this clone does not hold it" in line["error"]) == (2, True)
+    code, line, _, _ = call("gate", "--history", url, later, "--pairs", "5")
+    assert (code, "expected even numbers" in line["error"]) == (2, True)
+
+
 def test_other_cells_of_the_same_night_are_no_other_setting(made: Made, call: Call, tmp_path: Path) -> None:
     url = tmp_path / "history"
     made("tonight", commit="a" * 40)

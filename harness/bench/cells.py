@@ -31,11 +31,12 @@ OFF, AS_SERVED = "off", "as served"
 class Cell:
     """``speculation``: ``off``, where drafts come from, or ``as served`` where the server is not ours.
 
-    ``variant`` and ``number`` tell repeated runs of several variants apart.
+    ``variant`` and ``number`` tell repeated runs of several variants apart, ``side`` runs of two revisions of one.
     """
 
     speculation: str
     guided: bool
+    side: str | None = None
     variant: str | None = None
     number: int | None = None
 
@@ -44,7 +45,7 @@ class Cell:
         """As part of file names."""
         kind = "guided" if self.guided else "free"
         drafts = None if self.speculation == AS_SERVED else self.speculation
-        parts = (self.variant, kind, drafts, None if self.number is None else str(self.number))
+        parts = (self.side, self.variant, kind, drafts, None if self.number is None else str(self.number))
         return "-".join(filter(None, parts))
 
     @property
@@ -52,7 +53,7 @@ class Cell:
         """For people."""
         words = AS_SERVED if self.speculation == AS_SERVED else f"speculation {self.speculation}"
         run = "" if self.number is None else f", run {self.number + 1}"
-        who = f"{self.variant}: " if self.variant else ""
+        who = "".join(f"{one}: " for one in (self.side, self.variant) if one)
         return f"{who}{'guided' if self.guided else 'free'}, {words}{run}"
 
 

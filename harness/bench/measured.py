@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -102,8 +103,12 @@ def kept(
     tokenizer: str,
     fingerprint: Mapping[str, str],
     revision: Mapping[str, Any] | None = None,
+    time: datetime | None = None,
 ) -> dict[str, Any]:
-    """Write ``result-CELL.json`` and the cell's tables; returns the result. ``revision``: commit and dirty."""
+    """Write ``result-CELL.json`` and the cell's tables; returns the result.
+
+    ``revision``: commit and dirty; ``time``: local, now where not given.
+    """
     found = result(
         Setting(
             model_id=model,
@@ -113,6 +118,7 @@ def kept(
             num_prompts=plan.workload.requests,
             max_concurrency=plan.workload.concurrency if plan.rate is None else plan.most_in_flight,
             request_rate=inf if plan.rate is None else plan.rate,
+            date=time,
         ),
         measured.records,
         measured.summary,

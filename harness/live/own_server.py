@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -33,8 +34,11 @@ class OwnServer:
 
 
 @contextmanager
-def own_server(arguments: Sequence[str], log: Path) -> Iterator[OwnServer]:
-    """``specharness serve`` with these arguments while the block runs; TargetError where it does not come up."""
+def own_server(arguments: Sequence[str], log: Path, checkout: Path | None = None) -> Iterator[OwnServer]:
+    """``specharness serve`` with these arguments while the block runs; TargetError where it does not come up.
+
+    ``checkout``: of another revision, whose code is served by this interpreter.
+    """
     process = None
     try:
         with log.open("wb") as out:
@@ -43,6 +47,8 @@ def own_server(arguments: Sequence[str], log: Path) -> Iterator[OwnServer]:
                 stdin=subprocess.PIPE,  # closed by whatever ends us: the server does not outlive a kill -9
                 stdout=out,
                 stderr=out,
+                cwd=checkout,  # `python -m` looks there first
+                env=None if checkout is None else os.environ | {"PYTHONPATH": str(checkout)},
             )
         url, model = _announced(process, log)
         yield OwnServer(url=url, model=model, process=process, log=log)

@@ -17,6 +17,8 @@ from harness.bench.history.rows import from_parquet, to_parquet
 from harness.bench.stats.run import Run
 from harness.errors import UsageError
 
+RUNS = "runs/month=*/*.parquet"
+
 
 class Dataset:
     """``url``: a folder, or anything that fsspec reads (``s3://bucket/history``, ``memory://history``)."""
@@ -54,17 +56,27 @@ class Dataset:
                         f"{place}: holds another run of this id", hint="give every run an id of its own"
                     )
                 return name
-            folder = place.rpartition("/")[0]
+        except OSError as error:
+            raise self._unwritable(name, error) from None
+        self.write(name, data)
+        return name
+
+    def write(self, name: str, data: bytes) -> None:
+        """A file beside its place, and moved there; UsageError where it cannot be written."""
+        place = f"{self.root}/{name}"
+        folder = place.rpartition("/")[0]
+        try:
             self.fs.makedirs(folder, exist_ok=True)
             beside = f"{folder}/_{uuid.uuid4().hex}.part"
             self.fs.pipe_file(beside, data)
             self.fs.mv(beside, place)
         except OSError as error:
-            raise UsageError(
-                f"history {self.url}: {name} cannot be written: {error}",
-                hint="check its permissions and space",
-            ) from None
-        return name
+            raise self._unwritable(name, error) from None
+
+    def _unwritable(self, name: str, error: OSError) -> UsageError:
+        return UsageError(
+            f"history {self.url}: {name} cannot be written: {error}", hint="check its permissions and space"
+        )
 
     def require_writable(self) -> None:
         """UsageError where no run could be appended: known before an hour is spent on one."""
@@ -74,15 +86,13 @@ class Dataset:
             self.fs.pipe_file(place, b"")
             self.fs.rm_file(place)
         except OSError as error:
-            raise UsageError(
-                f"history {self.url}: cannot be written: {error}", hint="check its permissions and space"
-            ) from None
+            raise self._unwritable("a file of it", error) from None
 
-    def names(self) -> dict[str, int]:
-        """Every file's name, relative to the root, with its size in bytes."""
+    def names(self, pattern: str = RUNS) -> dict[str, int]:
+        """Every file's name (those of runs unless told), relative to the root, with its size in bytes."""
         self.fs.invalidate_cache()
         try:
-            found = self.fs.glob(f"{self.root}/runs/month=*/*.parquet", detail=True)
+            found = self.fs.glob(f"{self.root}/{pattern}", detail=True)
         except OSError as error:
             raise UsageError(f"history {self.url}: cannot be listed: {error}") from None
         start = len(self.root.rstrip("/")) + 1
@@ -90,11 +100,15 @@ class Dataset:
 
     def read(self, name: str) -> list[Run]:
         """The runs in a file."""
+        return from_parquet(self.content(name), f"{self.url.rstrip('/')}/{name}")
+
+    def content(self, name: str) -> bytes:
+        """A file of the history; UsageError where it cannot be read."""
         try:
-            data = self.fs.cat_file(f"{self.root}/{name}")
+            found: bytes = self.fs.cat_file(f"{self.root}/{name}")
         except OSError as error:
             raise UsageError(f"history {self.url}: {name} cannot be read: {error}") from None
-        return from_parquet(data, f"{self.url.rstrip('/')}/{name}")
+        return found
 
     def __iter__(self) -> Iterator[Run]:
         for name in self.names():

@@ -33,8 +33,8 @@ class Call(enum.Enum):
 class MetricResult:
     """What was seen of a metric and what it is called; ``call`` is ``None`` where it is only observed.
 
-    ``effect``: the smallest change that matters, ``margin``: what the whole interval must stay below to pass (both
-    shares). ``p_adjusted``: one-sided for worse, after Holm.
+    ``effect``: the smallest change that matters, ``None`` where it is not gated; ``margin``: what the whole interval
+    must stay below to pass (both shares). ``p_adjusted``: one-sided for worse, after Holm.
     """
 
     seen: Observation
@@ -62,7 +62,8 @@ def judge(
     results = []
     for one in seen:
         if observed[one.metric]:
-            results.append(MetricResult(seen=one, call=None, why=observed[one.metric]))
+            effect = design.effects.get(one.metric)
+            results.append(MetricResult(seen=one, call=None, why=observed[one.metric], effect=effect))
         else:
             results.append(_result(one, design, worse, better, alpha, calibration))
     return tuple(results)

@@ -15,7 +15,7 @@ SIGNS = {Call.PASS: "✅", Call.REGRESSION: "❌", Call.IMPROVEMENT: "🚀", Cal
 
 
 def markdown(report: GateReport, changes: Sequence[Change] = ()) -> str:
-    """A section for a GitHub step summary; names and reasons are escaped."""
+    """A section for a GitHub step summary, of the gated metrics; names and reasons are escaped."""
     lines = [
         f"## {SIGNS[report.call]} Benchmark gate: {report.call.value}",
         "",
@@ -26,7 +26,7 @@ def markdown(report: GateReport, changes: Sequence[Change] = ()) -> str:
         lines += [
             "| | metric | baseline | tonight | worse by (95 % interval) | allowed | p (Holm) | why |",
             "|---|---|---:|---:|---:|---:|---:|---|",
-            *map(_row, report.results),
+            *(_row(result) for result in report.results if result.effect is not None),
             "",
         ]
     lines += [f"- left out: {_cell(line)}" for line in report.refused]

@@ -17,8 +17,9 @@ STYLES = {
 }
 
 
-def table(report: GateReport, title: str) -> Table:
-    """A row per metric that either side measured, and per gated one; arrows show which way is better."""
+def table(report: GateReport, title: str, *, everything: bool = False) -> Table:
+    """A row per gated metric, and with ``everything`` per one that either side measured; arrows show which way is
+    better."""
     found = Table(title=Text(title), title_justify="left")
     for name in ("metric", "verdict", "baseline", "candidate", "worse by", "interval", "allowed", "why"):
         found.add_column(
@@ -26,7 +27,8 @@ def table(report: GateReport, title: str) -> Table:
         )
     for result in report.results:
         seen = result.seen
-        if result.effect is not None or seen.baseline is not None or seen.candidate is not None:
+        measured = seen.baseline is not None or seen.candidate is not None
+        if result.effect is not None or (everything and measured):
             found.add_row(*_cells(result))
     return found
 
