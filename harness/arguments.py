@@ -30,6 +30,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     )
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
     add("--state-dtype", choices=("float32", "bfloat16"), default="float32")
+    add_layout(parser)
     add(
         "--cases",
         type=Path,
@@ -44,6 +45,16 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     )
     add("--expected", type=Path, metavar="FILE", help="known failures, as TOML: red only where they change")
     add("--json", action="store_true", default=argparse.SUPPRESS, help="print the JSON line alone")
+
+
+def add_layout(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """What the embedded engine keeps of a request's states."""
+    parser.add_argument(
+        "--layout",
+        choices=("slots", "replay"),
+        default="slots",
+        help="the embedded engine's states: a slot for every token of a row, or one and a journal (default slots)",
+    )
 
 
 def add_releases(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from harness.arguments import add_layout
+
 
 def seconds(text: str) -> float:
     """A time to spend: finite, more than nothing."""
@@ -81,6 +83,7 @@ def _add_common(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespa
     add("--preset", choices=("peaked", "flat", "narrow"), default="narrow", help="the tiny model (narrow)")
     add("--kernels", choices=("auto", "triton", "naive"), default="auto")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add_layout(parser)
     add("--keep", action="store_true", help="make what is found small and put it into fixtures/scenarios/")
     add("--resume", type=Path, metavar="RUN_DIR", help="go on where an interrupted run stopped")
     add("--cases", type=Path, metavar="FOLDER", help="folder that holds cases/ and fixtures/")

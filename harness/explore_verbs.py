@@ -39,7 +39,7 @@ MOST_SHRUNK = 5
 def matrix(args: argparse.Namespace) -> dict[str, Any]:
     """Every fault on kept, shipped and generated scenarios; the correct engine on all of them and many more."""
     session = Session(args, "matrix")
-    declared = [one for one in _declared() if not args.fault or one.name in args.fault]
+    declared = [one for one in _declared(args.layout) if not args.fault or one.name in args.fault]
     for name in args.fault or ():
         variant(name)  # a wrong name must not cost a run
     kept, shipped = session.kept(), session.shipped()
@@ -111,20 +111,21 @@ def explore(args: argparse.Namespace) -> dict[str, Any]:
     )
 
 
-def _declared() -> list[Declared]:
-    """All faults in the order of the catalogue, and the variants that are no single fault."""
+def _declared(layout: str) -> list[Declared]:
+    """All faults that can act in this layout, as the catalogue has them, and the variants that are no single fault."""
     faults = [
         Declared(
             name=one.name, row=one.row, cause=one.cause, kind=one.kind, tensor=one.tensor, layer=one.layer
         )
         for one in all_faults().values()
+        if one.layout in (None, layout)
     ]
     others = (name for name in VARIANTS if name != REFERENCE_VARIANT)
     return [*faults, *(Declared(name=name, counted=False) for name in others)]
 
 
 def _clean_jobs(session: Session, given: Sequence[Scenario]) -> Iterator[Job]:
-    for start in range(0, session.args.clean, CLEAN_CHUNK):
+    for start in range(0, max(session.args.clean, 1), CLEAN_CHUNK):
         chunk = range(start, min(start + CLEAN_CHUNK, session.args.clean))
         yield session.job(REFERENCE_VARIANT, chunk, given=() if start else tuple(given))
 

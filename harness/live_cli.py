@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harness.arguments import add_layout
+
 Prepare = Callable[[argparse.Namespace], None]
 
 
@@ -51,6 +53,7 @@ def add_verb(verbs: Any, prepare: Prepare) -> None:
     own.add_argument("--k", type=_positive, default=3, metavar="N")
     own.add_argument("--regime", choices=("trim", "placeholder"), default="trim")
     own.add_argument("--prefix-caching", action="store_true")
+    add_layout(own)
     own.add_argument("--preset", choices=("peaked", "flat", "narrow"), default="peaked")
     add("--reports", type=Path, metavar="FOLDER", help="where run directories go")
     add("--json", action="store_true", default=argparse.SUPPRESS, help="print the JSON line alone")

@@ -60,7 +60,7 @@ def drive(
     run_dir: RunDir,
 ) -> tuple[LiveLeg, dict[str, Any]]:
     """Serve and audit every variant; print what was found, and keep it in the run's directory."""
-    wanted = intent(scenarios)
+    wanted = intent(scenarios, args.layout)
     if not wanted.legs:
         raise Unsupported(f"{case.ref}: a server cannot be driven with any of its scenarios")
     console.print(

@@ -111,7 +111,13 @@ def _server(args: argparse.Namespace, run_dir: RunDir, key: str | None) -> Itera
         yield Audited(url=args.base_url, model=args.model, api_key=key, pace=pace, patience=args.patience)
         return
     arguments = ["--variant", args.variant, "--spec", args.spec, "--k", str(args.k), "--regime", args.regime]
-    arguments += ["--preset", args.preset, *(["--prefix-caching"] if args.prefix_caching else [])]
+    arguments += [
+        "--preset",
+        args.preset,
+        "--layout",
+        args.layout,
+        *(["--prefix-caching"] if args.prefix_caching else []),
+    ]
     with own_server(arguments, run_dir.path / "server.log") as own:
         yield Audited(url=own.url, model=own.model, pace=pace, patience=args.patience, log=own.log_tail)
 
@@ -157,7 +163,7 @@ def _run_dir(args: argparse.Namespace) -> RunDir:
 
 def _setting(args: argparse.Namespace) -> dict[str, Any]:
     names = ("seed", "crowds", "max_tokens", "budget", "rate")
-    own = () if args.base_url else ("variant", "spec", "k", "regime", "prefix_caching", "preset")
+    own = () if args.base_url else ("variant", "spec", "k", "regime", "prefix_caching", "layout", "preset")
     return {name: getattr(args, name) for name in (*names, *own)}
 
 

@@ -109,6 +109,7 @@ REPLAYED = {
     "kernels": "auto",
     "device": None,
     "state_dtype": "float32",
+    "layout": "slots",
 }
 """Settings of a run that a replay repeats, with their defaults."""
 

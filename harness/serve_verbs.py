@@ -33,6 +33,7 @@ def serve(args: argparse.Namespace) -> dict[str, Any]:
             regime=args.regime,
             prefix_caching=args.prefix_caching,
             kernels=args.kernels,
+            layout=args.layout,
             device=args.device,
             max_model_len=args.max_model_len,
             max_num_seqs=args.max_num_seqs,

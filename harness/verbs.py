@@ -204,6 +204,7 @@ def _reproduce(
         kernels=args.kernels,
         device=args.device,
         state_dtype=args.state_dtype,
+        layout=args.layout,
         cache=default_cache(os.environ).parent,
         tell=lambda line: console.print(line, soft_wrap=True, highlight=False),
     )
@@ -220,6 +221,7 @@ def _reproduce(
         "kernels": args.kernels,
         "device": args.device,
         "state_dtype": args.state_dtype,
+        "layout": args.layout,
         "preset": args.preset,
         "model": None if args.model is None else str(args.model),
         "variants": variants,

@@ -1,8 +1,9 @@
 """How the linear layers split a step's rows in two, and how a captured graph would pad them.
 
-Speculative rows read their state at a - 1 and leave one state per token; the others (pieces of a prompt, or whatever
-the policy sends there) read and write column 0. Padding repeats what a captured graph replays: its padded tokens form
-rows of their own on the null slot, k + 1 tokens at most, with an accepted count of 1.
+Speculative rows read their state at a - 1 and leave one state per token, or in layout ``replay`` one state and a log of
+the row; the others (pieces of a prompt, or whatever the policy sends there) read and write column 0. Padding repeats
+what a captured graph replays: its padded tokens form rows of their own on the null slot, k + 1 tokens at most, with an
+accepted count of 1.
 """
 
 from __future__ import annotations
@@ -20,12 +21,21 @@ from harness.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What each speculative row finds in its journal (layout ``replay``)."""
+
+    num_tokens: torch.Tensor  # [S], 0 where the state in the slot is all there is
+    turns: torch.Tensor  # [S], the half of the journal that holds them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpecRows:
     """The S speculative rows, padded to the captured number of rows."""
 
     query_start_loc: torch.Tensor  # [S + 1]
-    state_indices: torch.Tensor  # [S, k + 1]
+    state_indices: torch.Tensor  # [S, k + 1], or [S, 1] in layout replay
     num_accepted_tokens: torch.Tensor  # [S]
+    replayed: Replayed | None  # None: a state for every token
     token_mask: torch.Tensor  # [N] bool: tokens that belong to these rows
 
 
@@ -47,6 +57,7 @@ class Batch:
     tokens: PackedTokens
     spec: SpecRows | None = None
     plain: PlainRows | None = None
+    is_spec: tuple[bool, ...] = ()  # of the rows that were scheduled, in their order
     num_actual_tokens: int = 0
     padded_rows: int = 0
     padded_tokens: int = 0
@@ -64,8 +75,10 @@ class BatchBuilder:
         tokens = policy.token_buffer(config.max_num_seqs, config.k, largest)
         device = config.device
         self._query_start_loc = torch.zeros(rows + 1, dtype=torch.int32, device=device)
-        self._state_indices = torch.zeros(rows, config.k + 1, dtype=torch.int32, device=device)
-        self._num_accepted = torch.ones(rows, dtype=torch.int32, device=device)
+        self._state_indices = torch.zeros(rows, config.slots_per_request, dtype=torch.int32, device=device)
+        self._num_accepted, self._num_replayed, self._turns = (
+            torch.zeros(rows, dtype=torch.int32, device=device) for _ in range(3)
+        )
         self._token_mask = torch.zeros(tokens, dtype=torch.bool, device=device)
 
     def build(self, rows: Sequence[ScheduledRow], draft_length: int | None = None) -> Batch:
@@ -84,7 +97,7 @@ class BatchBuilder:
         counted = self._policy.count_spec_tokens(spec_tokens, len(spec_rows), self._config.k, num_tokens)
         padded_tokens = captured - num_tokens if captured else 0
         token_mask = self._bool(is_spec).repeat_interleave(self._int([len(row.input_ids) for row in rows]))
-        table = self._int([row.request.slots for row in rows])  # [B, k + 1]
+        table = self._int([row.request.slots for row in rows])  # [B, k + 1], or [B, 1]
         spec = self._spec(spec_rows, table, self._bool(is_spec), token_mask) if spec_rows else None
         if spec and captured:
             spec = self._captured(spec, captured, self._policy.padded_slots)
@@ -98,6 +111,7 @@ class BatchBuilder:
             ),
             spec=spec,
             plain=self._plain(plain_rows, table[~self._bool(is_spec)]) if plain_rows else None,
+            is_spec=tuple(is_spec),
             num_actual_tokens=captured or counted + num_tokens - spec_tokens,
             padded_rows=spec.num_accepted_tokens.numel() - len(spec_rows) if spec else 0,
             padded_tokens=padded_tokens,
@@ -109,8 +123,9 @@ class BatchBuilder:
         none = torch.zeros(1, dtype=torch.int32, device=self._config.device)
         empty = SpecRows(
             query_start_loc=none,
-            state_indices=none[:0, None].expand(0, self._config.k + 1),
+            state_indices=none[:0, None].expand(0, self._config.slots_per_request),
             num_accepted_tokens=none[:0],
+            replayed=self._replayed([]),
             token_mask=self._bool([]),
         )
         spec = self._captured(empty, num_tokens, self._policy.dummy_slots)
@@ -139,7 +154,17 @@ class BatchBuilder:
             query_start_loc=boundaries(lengths, self._config.device),
             state_indices=self._policy.spec_table(table, is_spec)[:, :columns],
             num_accepted_tokens=self._int(accepted),
+            replayed=self._replayed(rows),
             token_mask=token_mask,
+        )
+
+    def _replayed(self, rows: Sequence[ScheduledRow]) -> Replayed | None:
+        if self._config.layout == "slots":
+            return None
+        requests = [row.request for row in rows]
+        return Replayed(
+            num_tokens=self._int([r.num_accepted if r.has_journal else 0 for r in requests]),
+            turns=self._int([self._policy.replayed_half(r.turn) for r in requests]),
         )
 
     def _captured(
@@ -163,6 +188,12 @@ class BatchBuilder:
             query_start_loc=bounds,
             state_indices=table,
             num_accepted_tokens=_into(self._num_accepted, spec.num_accepted_tokens, rows, fill=1),
+            replayed=Replayed(
+                num_tokens=_into(self._num_replayed, spec.replayed.num_tokens, rows, fill=0),
+                turns=_into(self._turns, spec.replayed.turns, rows, fill=0),
+            )
+            if spec.replayed
+            else None,
             token_mask=_into(self._token_mask, spec.token_mask, captured, fill=True),
         )
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
+
+Layout = Literal["slots", "replay"]
+"""How the linear layers roll back: by one state per token, or by one state and the tokens that follow it."""
 
 NULL_SLOT = 0
 """The state slot and the KV block that nobody owns: padded rows point here."""
@@ -16,6 +20,8 @@ class EngineConfig:
 
     ``capture_sizes`` are the token counts that a captured graph would be padded to; empty: no padding. ``regime``
     says whether a step is planned before the one before it is over (``placeholder``) or behind it (``trim``).
+    ``layout`` is what a request's states are kept in: a slot for every token of a verify row, or one slot whose state
+    the next step brings up to date from a journal of the row.
     ``most_requests``: no more than so many will ever be there, so that no more slots are made; ``None``: any number.
     ``reverse_rows`` composes every batch in the opposite order, which must change nothing (A/A runs).
     """
@@ -26,6 +32,7 @@ class EngineConfig:
     max_num_seqs: int = 64
     most_requests: int | None = None
     regime: str = "trim"
+    layout: Layout = "slots"
     prefix_caching: bool = False
     block_size: int = 16
     kv_blocks: int | None = None
@@ -39,10 +46,15 @@ class EngineConfig:
     reverse_rows: bool = False
 
     @property
+    def slots_per_request(self) -> int:
+        """State slots that a request owns."""
+        return self.k + 1 if self.layout == "slots" else 1
+
+    @property
     def num_slots(self) -> int:
-        """State slots: k + 1 for every request, those of the prefix cache, and the null slot."""
+        """State slots: those of every request, those of the prefix cache, and the null slot."""
         owners = min(self.max_num_seqs, self.most_requests or self.max_num_seqs)
-        return 1 + owners * (self.k + 1) + self.num_snapshots
+        return 1 + owners * self.slots_per_request + self.num_snapshots
 
     @property
     def num_snapshots(self) -> int:

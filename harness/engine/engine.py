@@ -131,7 +131,7 @@ class Engine:
         rows = [replace(row, discarded=row.discarded or self._is_late(row)) for row in rows]
         results = self._verifier.verify(rows, spans, forward)
         live = [i for i, row in enumerate(rows) if not row.discarded]
-        self._commit(rows, results)
+        self._commit(rows, results, batch.is_spec)
         snapshots = self._cache_prefixes([rows[i] for i in live])
         self._drafting.draft([rows[i] for i in live], [spans[i] for i in live], forward, draft_length)
         return StepResult(
@@ -169,7 +169,7 @@ class Engine:
         for row in planned:
             if row.hit is not None and row.hit.snapshot is not None:
                 if row.epoch == row.request.epoch:
-                    self._states.restore(row.hit.snapshot, row.request.slots)
+                    self._states.restore(row.hit.snapshot, row.request)
                 self.scheduler.prefix.unpin(row.hit.snapshot)
 
     def _release_finished(self) -> None:
@@ -192,10 +192,12 @@ class Engine:
         late = row.epoch != row.request.epoch
         return late and not self.policy.applies_late(row.epoch, row.request.epoch)
 
-    def _commit(self, rows: Sequence[ScheduledRow], results: Sequence[RowResult]) -> None:
+    def _commit(
+        self, rows: Sequence[ScheduledRow], results: Sequence[RowResult], is_spec: Sequence[bool]
+    ) -> None:
         """Add the tokens; the state of a rejected draft is left behind by a alone."""
         had_drafts = any(row.drafts for row in rows)
-        for row, result in zip(rows, results, strict=True):
+        for row, result, logged in zip(rows, results, is_spec, strict=True):
             request, committed = row.request, result.committed
             if not row.in_prompt and self.policy.counts_row(row.discarded):
                 self._count(row, result)
@@ -208,6 +210,7 @@ class Engine:
             request.finish_reason = self._finish_reason(request, result.stops)
             if self.policy.refreshes_accepted(had_drafts) or row.in_prompt:
                 request.num_accepted = self.policy.accepted_count(self._outcome(row, result, had_drafts))
+            request.has_journal, request.turn = logged, request.turn ^ logged
             request.num_planned -= row.end - request.num_computed
             if request.finish_reason:
                 self._finished.append(request)
@@ -254,6 +257,6 @@ class Engine:
                 if slot is not None:
                     column = decisions.snapshot_column(boundary, row.start, len(row.input_ids), end)
                     column = 0 if row.in_prompt else column
-                    self._states.save(request.slots, column, slot, decisions.column_of_layer)
+                    self._states.save(request, column, slot, decisions.column_of_layer)
                     written.append(slot)
         return tuple(written)

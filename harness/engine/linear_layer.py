@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from harness.engine.batch import Batch, PlainRows, SpecRows
 from harness.engine.kernels.base import Kernels
+from harness.engine.kernels.journal import Journal
 from harness.engine.policy import Policy
 from harness.models.checkpoint import ModelConfig
 
@@ -38,6 +39,7 @@ class LinearCache:
 
     conv: torch.Tensor  # [P, W - 1 + k, D], oldest input first
     recurrent: torch.Tensor  # [P, HV, V, K]
+    journal: Journal | None = None  # of layout replay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,7 @@ class LinearLayer:
     def _speculative(
         self, qkv: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, rows: SpecRows
     ) -> torch.Tensor:
-        """Rows that start from the state at a - 1 and keep one state per token."""
+        """Rows that start from the state at a - 1 and keep one state per token, or one state and a journal."""
         mixed = self.kernels.conv_update(
             qkv,
             self.cache.conv,
@@ -89,14 +91,28 @@ class LinearLayer:
             num_accepted_tokens=rows.num_accepted_tokens,
             decisions=self.policy.kernels,
         )
-        return self.kernels.gdn_verify(
+        if rows.replayed is None:
+            return self.kernels.gdn_verify(
+                *self._split(mixed),
+                g,
+                beta,
+                self.cache.recurrent,
+                query_start_loc=rows.query_start_loc,
+                state_indices=rows.state_indices,
+                num_accepted_tokens=rows.num_accepted_tokens,
+                decisions=self.policy.kernels,
+            )
+        assert self.cache.journal is not None
+        return self.kernels.gdn_replay(
             *self._split(mixed),
             g,
             beta,
             self.cache.recurrent,
+            self.cache.journal,
             query_start_loc=rows.query_start_loc,
-            state_indices=rows.state_indices,
-            num_accepted_tokens=rows.num_accepted_tokens,
+            state_indices=rows.state_indices[:, 0],
+            num_accepted_tokens=rows.replayed.num_tokens,
+            turns=rows.replayed.turns,
             decisions=self.policy.kernels,
         )
 
@@ -138,5 +154,6 @@ def _as_single_tokens(rows: PlainRows) -> SpecRows:
         query_start_loc=rows.query_start_loc,
         state_indices=rows.state_indices[:, None],
         num_accepted_tokens=torch.ones_like(rows.state_indices),
+        replayed=None,
         token_mask=torch.ones(rows.state_indices.numel(), dtype=torch.bool, device=rows.state_indices.device),
     )

@@ -13,6 +13,7 @@ from harness.engine.config import EngineConfig
 from harness.engine.grammars import Vocabulary
 from harness.engine.guards import guarded
 from harness.engine.kernels.base import Kernels
+from harness.engine.kernels.journal import Journal
 from harness.engine.linear_layer import LinearCache, LinearLayer, LinearWeights
 from harness.engine.model import Block, HybridModel, MTPHead
 from harness.engine.moe import MoEWeights
@@ -152,6 +153,15 @@ class Loader:
         return LinearCache(
             conv=guarded(line, engine.dtype, engine.device),
             recurrent=guarded(state, engine.state_dtype, engine.device),
+            journal=self._journal(engine) if engine.layout == "replay" else None,
+        )
+
+    def _journal(self, engine: EngineConfig) -> Journal:
+        c, halves = self.config, (engine.num_slots, 2, engine.k + 1)
+        return Journal(
+            k=guarded((*halves, c.num_key_heads, c.key_head_dim), engine.dtype, engine.device),
+            v=guarded((*halves, c.num_value_heads, c.value_head_dim), engine.dtype, engine.device),
+            gates=guarded((*halves, c.num_value_heads, 2), torch.float32, engine.device),
         )
 
     def _kv_cache(self, engine: EngineConfig) -> KVCache:

@@ -11,7 +11,8 @@ from harness.engine.guards import Watch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """Places by kind, over all layers: convolution lines and recurrent states by slot, keys and values by block."""
+    """Places by kind, over all layers: convolution lines and recurrent states by slot (with what a
+    journal logs beside them), keys and values by block."""
 
     conv: tuple[int, ...]
     recurrent: tuple[int, ...]
@@ -26,7 +27,9 @@ class Memory:
         blocks = [*engine.model.blocks, *([engine.head.block] if engine.head else [])]
         paged = [block.mixer.cache for block in blocks if isinstance(block.mixer, AttentionLayer)]
         self._conv = Watch([cache.conv for cache in linear])
-        self._recurrent = Watch([cache.recurrent for cache in linear])
+        journals = [cache.journal for cache in linear if cache.journal]
+        logged = [pool for journal in journals for pool in (journal.k, journal.v, journal.gates)]
+        self._recurrent = Watch([cache.recurrent for cache in linear] + logged)
         self._kv = Watch(
             [kept for cache in paged for kept in (cache.keys, cache.values)], rows=engine.config.block_size
         )

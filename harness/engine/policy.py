@@ -57,6 +57,11 @@ def accepted_count(row: Outcome) -> int:
     return max(row.committed, 1)
 
 
+def replayed_half(turn: int) -> int:
+    """The half of a journal that a step replays: the one that the last row was logged in (rMLX #436)."""
+    return turn
+
+
 def applies_late(epoch_of_row: int, epoch_of_request: int) -> bool:
     """Whether a row's outcome counts although its request was preempted while it ran: never (vllm PR 49620)."""
     return False
@@ -206,6 +211,7 @@ class Policy:
     check_accepted: Callable[[Sequence[int], Sequence[int]], None] = check_accepted
     check_mix: Callable[[Sequence[ScheduledRow], Sequence[ScheduledRow]], None] = check_mix
     accepted_count: Callable[[Outcome], int] = accepted_count
+    replayed_half: Callable[[int], int] = replayed_half
     applies_late: Callable[[int, int], bool] = applies_late
     counts_row: Callable[[bool], bool] = counts_row
     frees_at_once: Callable[[], bool] = frees_at_once

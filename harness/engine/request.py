@@ -45,6 +45,8 @@ class EngineRequest:
     num_computed: int = 0
     num_planned: int = 0
     num_accepted: int = 1
+    has_journal: bool = False  # layout replay: its last row was logged, so the next step has tokens to replay
+    turn: int = 0  # the half of its journal that was written last
     epoch: int = 0  # how often it lost its memory
     continues: bool = False  # its slots hold a state although none of its tokens is in cache
     proposed: list[int] = field(default_factory=list)
@@ -75,6 +77,7 @@ class EngineRequest:
         self.prompt_end = len(self.tokens)
         self.num_computed = self.num_planned = 0
         self.num_accepted = 1
+        self.has_journal = False
         self.epoch += 1
         if not keep_drafts:
             self.proposed, self.drafts, self.draft_probs = [], [], None

@@ -120,7 +120,7 @@ class Scheduler:
 
     def _admit(self, request: EngineRequest, budget: int) -> Planned | None:
         """A place for a waiting request, with its memory; ``None`` where there is no room."""
-        slots = 0 if request.slots else self._config.k + 1
+        slots = 0 if request.slots else self._config.slots_per_request
         if len(self.running) == self._config.max_num_seqs or not self.slots.can_allocate(slots):
             return None
         hit = Hit(blocks=[])

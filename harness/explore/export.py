@@ -22,7 +22,7 @@ SCENARIO = """
 """
 
 if __name__ == "__main__":
-    sys.exit(show(SCENARIO, variant={variant!r}, preset={preset!r}))
+    sys.exit(show(SCENARIO, variant={variant!r}, preset={preset!r}, layout={layout!r}))
 '''
 
 
@@ -42,6 +42,7 @@ def write_program(found: Found, path: Path) -> Path:
         scenario=found.scenario.to_json().replace("\\", "\\\\"),
         variant=found.variant,
         preset=found.setting.preset,
+        layout=found.setting.layout,
     )
     path.write_text(text, encoding="utf-8")
     return path

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from harness.explore.workbench import Setting, Workbench
 from harness.scenario import Scenario
 from harness.verdict import Verdict
 
 
-def show(text: str, *, variant: str, preset: str = "narrow") -> int:
+def show(
+    text: str, *, variant: str, preset: str = "narrow", layout: Literal["slots", "replay"] = "slots"
+) -> int:
     """Print what every check says of a scenario (JSON): 1 if the variant is wrong, 0 if not, 125 if unknown."""
     scenario = Scenario.from_json(text)
-    bench = Workbench(Setting(preset=preset))
+    bench = Workbench(Setting(preset=preset, layout=layout))
     judgement = bench.judge(scenario, bench.run(scenario, variant))
     print(f"{scenario.name} on {variant}: {judgement.verdict.value}")
     for evidence in judgement.evidence:

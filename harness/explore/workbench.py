@@ -31,6 +31,7 @@ class Setting:
     model: str | None = None  # a checkpoint folder, instead of a tiny model
     kernels: Literal["auto", "triton", "naive"] = "auto"
     device: str = "cpu"
+    layout: Literal["slots", "replay"] = "slots"
 
     @property
     def folder(self) -> Path:
@@ -71,7 +72,9 @@ class Workbench:
 
     def __init__(self, setting: Setting) -> None:
         folder = setting.folder
-        options = TargetOptions(folder=folder, kernels=setting.kernels, device=setting.device)
+        options = TargetOptions(
+            folder=folder, kernels=setting.kernels, device=setting.device, layout=setting.layout
+        )
         self._open = open_target(EMBEDDED, options)
         self._judge = Judge(folder)
         self._correct: dict[str, Digests] = {}

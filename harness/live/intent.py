@@ -25,12 +25,14 @@ class Setting:
     drafter: str
     regime: str
     prefix_caching: bool
+    layout: str = "slots"
 
     @property
     def arguments(self) -> list[str]:
         """The same for ``specharness serve``."""
         cached = ["--prefix-caching"] if self.prefix_caching else []
-        return ["--k", str(self.k), "--spec", self.drafter, "--regime", self.regime, *cached]
+        layout = ["--layout", self.layout] if self.layout != "slots" else []
+        return ["--k", str(self.k), "--spec", self.drafter, "--regime", self.regime, *cached, *layout]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,16 +45,16 @@ class Intent:
     left_out: dict[str, str]
 
 
-def intent(scenarios: Iterable[Scenario]) -> Intent:
+def intent(scenarios: Iterable[Scenario], layout: str = "slots") -> Intent:
     """One server is started for a case: for the setting that most of its scenarios have, natural ones first."""
     all_of_them = sorted(scenarios, key=lambda s: s.forced)
     weights = Counter[Setting]()
     for scenario in all_of_them:
-        weights[setting_of(scenario)] += 1 if scenario.forced else 100
+        weights[setting_of(scenario, layout)] += 1 if scenario.forced else 100
     setting = weights.most_common(1)[0][0]
     legs, left_out = [], {}
     for scenario in all_of_them:
-        mine = setting_of(scenario)
+        mine = setting_of(scenario, layout)
         asks = _asks(scenario)
         if mine != setting:
             left_out[scenario.name] = f"needs another server: {' '.join(mine.arguments)}"
@@ -64,13 +66,14 @@ def intent(scenarios: Iterable[Scenario]) -> Intent:
     return Intent(setting=setting, legs=tuple(legs), driven=driven, left_out=left_out)
 
 
-def setting_of(scenario: Scenario) -> Setting:
+def setting_of(scenario: Scenario, layout: str = "slots") -> Setting:
     """A script's drafts are the model's own here."""
     return Setting(
         k=scenario.k,
         drafter="mtp" if scenario.forced else scenario.drafter,
         regime=scenario.regime,
         prefix_caching=scenario.prefix_caching,
+        layout=layout,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from harness.engine.config import EngineConfig
+from harness.engine.config import EngineConfig, Layout
 from harness.engine.engine import Engine
 from harness.engine.guided import Grammars
 from harness.engine.kernels.select import Kind, select
@@ -40,6 +40,7 @@ class Setting:
     regime: str = "trim"
     prefix_caching: bool = False
     kernels: Kind = "auto"
+    layout: Layout = "slots"
     device: str = "cpu"
     max_model_len: int = 1024
     max_num_seqs: int = 64
@@ -53,6 +54,7 @@ class Setting:
             k=0 if self.spec == "off" else self.k,
             drafter="ngram" if self.spec == "ngram" else "mtp",
             regime=self.regime,
+            layout=self.layout,
             prefix_caching=self.prefix_caching,
             max_model_len=self.max_model_len,
             max_num_seqs=self.max_num_seqs,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from harness.engine.config import EngineConfig
+from harness.engine.config import EngineConfig, Layout
 from harness.engine.kernels.select import Kind, Selection, select
 from harness.engine.loader import Loader
 from harness.engine.policy import Policy
@@ -28,6 +28,7 @@ class EmbeddedTarget:
     kernels: Kind | Selection = "auto"
     device: str = "cpu"
     state_dtype: torch.dtype = torch.float32
+    layout: Layout = "slots"
     speculate: bool = True
     capabilities: frozenset[Capability] = field(default=frozenset(Capability))
 
@@ -47,6 +48,7 @@ class EmbeddedTarget:
         return {
             "kernels": self.selection.reason,
             "state dtype": str(self.state_dtype).removeprefix("torch."),
+            "layout": self.layout,
         }
 
     def run(self, scenario: Scenario, *, reverse_rows: bool = False) -> Trace:
@@ -71,13 +73,19 @@ class EmbeddedTarget:
             else scenario.drafter,  # a script drafts by itself: no head needed
             sample_drafts=scenario.sample_drafts,
             state_dtype=self.state_dtype,
+            layout=self.layout,
             device=self.device,
             reverse_rows=reverse_rows != scenario.reverse_rows,
         )
 
 
 def under_each_variant(
-    folder: Path, *, kernels: Kind = "auto", device: str = "cpu", state_dtype: str = "float32"
+    folder: Path,
+    *,
+    kernels: Kind = "auto",
+    device: str = "cpu",
+    state_dtype: str = "float32",
+    layout: Layout = "slots",
 ) -> Callable[[str], EmbeddedTarget]:
     """A function from a variant's name to the target under it; the weights are read once."""
     loader = Loader(folder, device=device)
@@ -85,7 +93,12 @@ def under_each_variant(
 
     def under(name: str) -> EmbeddedTarget:
         return EmbeddedTarget(
-            loader=loader, policy=variant(name), kernels=kernels, device=device, state_dtype=dtype
+            loader=loader,
+            policy=variant(name),
+            kernels=kernels,
+            device=device,
+            state_dtype=dtype,
+            layout=layout,
         )
 
     return under

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import TargetError
+from harness.errors import TargetError, UsageError
 from harness.scenario import Scenario
 from harness.targets.protocols import EngineTarget
 
@@ -40,6 +40,7 @@ class TargetOptions:
     kernels: Literal["auto", "triton", "naive"] = "auto"
     device: str = "cpu"
     state_dtype: str = "float32"
+    layout: Literal["slots", "replay"] = "slots"  # of the embedded engine
     cache: Path | None = None  # where sources of releases are kept
     tell: Callable[[str], None] = lambda line: None
 
@@ -51,7 +52,15 @@ def open_target(name: str, options: TargetOptions) -> Callable[[str], EngineTarg
         from harness.targets.embedded import under_each_variant
 
         return under_each_variant(
-            options.folder, kernels=options.kernels, device=options.device, state_dtype=options.state_dtype
+            options.folder,
+            kernels=options.kernels,
+            device=options.device,
+            state_dtype=options.state_dtype,
+            layout=options.layout,
+        )
+    if options.layout != "slots":
+        raise UsageError(
+            f"saw layout {options.layout} for {name}, which has its own", hint="leave --layout out"
         )
     from harness.targets.upstream.order import Order
     from harness.targets.upstream.target import under_each_suspect

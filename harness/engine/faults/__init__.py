@@ -32,6 +32,7 @@ class Fault:
     kind: str  # of the first divergence
     tensor: str | None = None
     layer: int | None = None
+    layout: str | None = None  # the only one in which it can act
 
     @property
     def group(self) -> str:
@@ -51,7 +52,13 @@ def faults() -> dict[str, Fault]:
 
 
 def fault(
-    row: str, *refs: str, cause: str, kind: str, tensor: str | None = None, layer: int | None = None
+    row: str,
+    *refs: str,
+    cause: str,
+    kind: str,
+    tensor: str | None = None,
+    layer: int | None = None,
+    layout: str | None = None,
 ) -> Callable[[Callable[[], Policy]], Callable[[], Policy]]:
     """Declare a fault; the decorated function makes its policy, and its docstring tells the story."""
 
@@ -68,6 +75,7 @@ def fault(
             kind=kind,
             tensor=tensor,
             layer=layer,
+            layout=layout,
         )
         return build
 

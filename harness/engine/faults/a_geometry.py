@@ -89,10 +89,12 @@ def capture_of_whole_rows() -> Policy:
     return replace(POLICY, check_capture=whole_rows_only)
 
 
-@fault("A5", "vllm#25743", cause="unwritten memory", kind="state", tensor="conv", layer=0)
+@fault(
+    "A5", "vllm#25743", cause="unwritten memory", kind="state", tensor="conv", layer=0, layout="slots"
+)  # fmt: skip
 def stride_ignored() -> Policy:
     """The slots of a prompt batch are a column of the [R, k + 1] table, and the kernel ignores the stride: the second
-    prompt writes its state into the first one's slots."""
+    prompt writes its state into the first one's slots. A table of one column has no stride."""
     return replace(POLICY, prefill_indices=as_if_contiguous)
 
 

@@ -38,6 +38,11 @@ def all_kept(row: Outcome) -> int:
     return row.kept + 1 if row.kept else max(row.committed, 1)
 
 
+def other_half(turn: int) -> int:
+    """Where the row before the last one was logged."""
+    return 1 - turn
+
+
 def memory_stays() -> bool:
     """Slots are neither freed nor zeroed."""
     return True
@@ -105,6 +110,21 @@ def preempted_goes_on() -> Policy:
     """A preempted request keeps its slots and they are not cleared: when all its tokens are computed again, they are
     folded into the old state."""
     return replace(POLICY, scheduler=replace(CORRECT_SCHEDULER, keeps_memory=memory_stays))
+
+
+@fault(
+    "B12",
+    "rMLX#436",
+    cause="not finite",
+    kind="state",
+    tensor="recurrent",
+    layer=0,
+    layout="replay",
+)
+def replays_other_inputs() -> Policy:
+    """The accepted tokens are replayed from a buffer that another step filled, so the recurrent layers take in wrong
+    inputs, while attention and the convolution are right."""
+    return replace(POLICY, replayed_half=other_half)
 
 
 @fault(

@@ -7,7 +7,6 @@ NOT_INJECTED: dict[str, str] = {
     "A10": "needs an fp8 attention cache and the compiled attention kernel that refuses wide rows on it",
     "B8": "a flag that goes stale beside a graph chosen by shape; here the schedule says what a row is, and the "
     "mistaken row itself is B7",
-    "B12": "needs a layout that rolls back by replaying the accepted tokens; this engine keeps a state for each",
     "C5": "padding is counted apart here and has no kind, so it cannot be taken for a prompt; rows by the wrong kind "
     "are B4 and C4",
     "C6": "no mistake but a risk, two kernels for one kind of row: the oracle judges both in every mixed batch",

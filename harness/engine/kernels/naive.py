@@ -140,14 +140,7 @@ class NaiveKernels:
         a = decisions.replayed.naive(num_accepted_tokens[rows.index].long())  # [R]
         _inside(a, journal.rows + 1, "accepted count")
         h = _load(state, slot, decisions)  # [R, HV, V, K]
-        for j in range(int(a.max())):
-            due = (a > j).nonzero().squeeze(1)
-            k_j, v_j = journal.k[slot[due], turn[due], j], journal.v[slot[due], turn[due], j]
-            g_j, beta_j = journal.gates[slot[due], turn[due], j].unbind(-1)
-            fold = Fold(k_j, k_j, v_j, g_j, beta_j, state.dtype)
-            now = h[due]
-            fold.step(now, torch.arange(len(due), device=h.device))
-            h[due] = now
+        fold_journal(h, journal, slot, turn, a)
         _store(state, slot, h, decisions)
         fold = Fold(q, k, v, g, beta, state.dtype)
         for j in range(rows.longest):
@@ -242,6 +235,17 @@ class NaiveKernels:
             num_accepted_tokens=one,
         )
         return self.gated_norm(o, z, norm_weight, eps)
+
+
+def fold_journal(h: Tensor, journal: Journal, slot: Tensor, turn: Tensor, a: Tensor) -> None:
+    """Fold the first ``a [R]`` tokens of half ``turn [R]`` of the journals at ``slot [R]`` into ``h [R, HV, V, K]``."""
+    for j in range(int(a.max())):
+        due = (a > j).nonzero().squeeze(1)
+        k, v = journal.k[slot[due], turn[due], j], journal.v[slot[due], turn[due], j]
+        g, beta = journal.gates[slot[due], turn[due], j].unbind(-1)
+        now = h[due]
+        Fold(k, k, v, g, beta, h.dtype).step(now, torch.arange(len(due), device=h.device))
+        h[due] = now
 
 
 def _convolve(
