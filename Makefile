@@ -29,7 +29,7 @@ ENDURES    = $(if $(SECONDS),--seconds '$(SECONDS)') $(if $(SEED),--seed '$(SEED
              $(if $(BASE_URL),--base-url '$(BASE_URL)')
 VERDICT    = code=$$?; echo "{\"verb\": \"$@\", \"exit\": $$((code != 0))}"; exit $$code
 
-.PHONY: help repro test matrix explore serve gpu-bench fuzz soak live live-vllm bench compare calibrate gate history lint doctor
+.PHONY: help repro test test-browser matrix explore serve gpu-bench fuzz soak live live-vllm bench compare calibrate gate history lint doctor
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -41,6 +41,10 @@ repro: $(READY) ## reproduce an issue: ISSUE=24881 or PR=24957, and TARGET= VARI
 
 test: $(READY) ## lint, types, house rules and every test that needs no GPU
 	@$(NEEDS) $(PY) -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal $(ARGS); $(VERDICT)
+
+test-browser: $(READY) ## the pages in headless Chromium, which it fetches where there is none: photographs in reports/browser/
+	@$(NEEDS) $(PY) -m cases.browser.chromium >/dev/null || { code=$$?; echo "{\"verb\": \"$@\", \"exit\": $$code}"; exit $$code; }
+	@$(NEEDS) $(PY) -m pytest -n 0 cases/browser/pages.py $(ARGS); $(VERDICT)
 
 matrix: $(READY) ## every fault against every check: SEED= WORKERS= ON=ray
 	@$(NEEDS) $(PY) -m harness.cli matrix $(EXPLORES) $(ARGS)

@@ -81,14 +81,16 @@ def index(folder: Path) -> str:
 def entry(path: Path) -> Entry:
     """A run directory as a line; what cannot be read is said."""
     told, why = _read(path / OUTCOME)
+    pages = sorted(page.name for page in path.glob("*.html"))
     code = told.get("exit")
-    if not told:
-        word, style = ("damaged", "fail") if why else ("unfinished", "open")
-        said = why or "it was killed, or is still running"
+    if why:
+        word, style, said = "damaged", "fail", why
+    elif not told:
+        word, style = ("not kept" if pages else "unfinished"), "open"
+        said = "an older version kept no verdict" if pages else "it was killed, or is still running"
     else:
         word, style = _WORDS.get(code if isinstance(code, int) else 3, ("error", "fail"))
         said = _said(told)
-    pages = sorted(page.name for page in path.glob("*.html"))
     return Entry(
         name=path.name,
         time=_started(path),

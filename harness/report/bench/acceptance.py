@@ -15,6 +15,7 @@ from harness.bench.metrics.tokens import chunk_tokens
 from harness.bench.record import RequestRecord
 from harness.report.bench.groups import Group
 from harness.report.figure import Figure, figure
+from harness.report.html import shown
 
 if TYPE_CHECKING:
     from harness.report.figure import Drawing
@@ -114,7 +115,7 @@ def by_schema(groups: Sequence[Group]) -> Figure | None:
     lengths = told or _of_chunks(records)
     counts = Counter(record.guide or FREE for record in records)
     known = [
-        {"guide": name, "length": length, "steps": steps, "n": counts[name]}
+        {"guide": str(shown(name)), "length": length, "steps": steps, "n": counts[name]}
         for name, (length, steps) in lengths.items()
         if steps >= FEWEST
     ]
@@ -122,14 +123,14 @@ def by_schema(groups: Sequence[Group]) -> Figure | None:
         return None
     frame = pd.DataFrame(known).sort_values("length", ascending=False, ignore_index=True)
     frame["colour"] = ["var(--free)" if name == FREE else "var(--guided)" for name in frame.guide]
-    shown = frame if len(frame) <= MOST_GUIDES else pd.concat([frame.head(12), frame.tail(12)])
+    drawn = frame if len(frame) <= MOST_GUIDES else pd.concat([frame.head(12), frame.tail(12)])
     what = "tokens of a verify step" if told else "tokens of a chunk, which is what a step gave"
-    left_out = len(frame) - len(shown)
+    left_out = len(frame) - len(drawn)
     return figure(
         "Acceptance by schema",
         f"{what}, by schema. Most: {frame.guide.iloc[0]}, {frame.length.iloc[0]:.2f}; "
         f"least: {frame.guide.iloc[-1]}, {frame.length.iloc[-1]:.2f}.",
-        lambda width: _schemas(shown, width),
+        lambda width: _schemas(drawn, width),
         head=("schema", "tokens per step", "steps", "requests"),
         rows=[(row.guide, f"{row.length:.2f}", f"{row.steps:,}", row.n) for row in frame.itertuples()],
         note=f"{what}, with speculation"

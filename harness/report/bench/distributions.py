@@ -149,7 +149,9 @@ def _chart(hills: pd.DataFrame, marks: pd.DataFrame, span: tuple[float, float], 
         base.mark_rule(stroke="var(--ink)", strokeWidth=1, strokeDash=[2, 2]).encode(
             x="p99:Q", y=down, y2="roof:Q"
         ),
-        base.mark_text(align="left", fontWeight=600).encode(x=alt.value(0), y="label:Q", text="title:N"),
+        base.mark_text(align="left", fontWeight=600, limit=width - 130).encode(
+            x=alt.value(0), y="label:Q", text="title:N"
+        ),
         base.mark_text(align="right", color="var(--quiet)").encode(
             x=alt.value("width"), y="label:Q", text="said:N"
         ),

@@ -153,7 +153,9 @@ def _chart(intervals: Sequence[Interval], width: int) -> Drawing:
         base.mark_rule(color="var(--quiet)").encode(x=alt.datum(0)),
         base.mark_rule(strokeWidth=3).encode(x="low:Q", x2="high:Q", y=y, color=colour),
         base.mark_point(filled=True, size=80, opacity=1).encode(x="middle:Q", y=y, color=colour),
-        base.mark_text(align="left").encode(x=alt.value(0), y="label:Q", text="what:N"),
+        base.mark_text(align="left", limit=width // 2 if desk else width).encode(
+            x=alt.value(0), y="label:Q", text="what:N"
+        ),
         base.mark_text(align="right" if desk else "left", fontWeight=600).encode(
             x=alt.value("width" if desk else 0), y="figures:Q", text="told:N", color=colour
         ),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from harness.bench.cells import OFF
 from harness.bench.measured import Measured
 from harness.bench.record import RequestRecord
+from harness.report.html import shown
 
 FREE, GUIDED = "var(--free)", "var(--guided)"
 """Colours, of the page's style sheet. Without speculation they are paler."""
@@ -46,7 +47,7 @@ def groups(cells: Sequence[Measured]) -> list[Group]:
     """All cells, in their order."""
     found: dict[str, list[Measured]] = {}
     for one in cells:
-        found.setdefault(replace(one.cell, number=None).title, []).append(one)
+        found.setdefault(str(shown(replace(one.cell, number=None).title)), []).append(one)
     return [Group(title=title, runs=tuple(runs)) for title, runs in found.items()]
 
 

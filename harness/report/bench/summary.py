@@ -39,7 +39,10 @@ def _lines(found: Benchmark) -> Iterator[str]:
         yield f"- {'❌' if style == 'fail' else '⚠️'} {cell(title)}: {cell(line)}"
     if len(told) > MOST_LINES:
         yield f"- and {len(told) - MOST_LINES} more, in the report"
-    yield from (f"- {cell(line)} ({cell(where)})" for line, where in warnings(found.cells))
+    if cautions := list(warnings(found.cells)):
+        yield f"\n<details><summary>{len(cautions)} warnings, which make no figure wrong</summary>\n"
+        yield from (f"- {cell(line)} ({cell(where)})" for line, where in cautions[:MOST_LINES])
+        yield "\n</details>"
     if not found.run.get("setting", {}).get("base_url"):
         yield ""
         yield f"<sub>{SYNTHETIC}</sub>"
