@@ -25,7 +25,7 @@ CAUSES = (
     ("more committed than drafted", r"the script commits|accepted tokens? exceed"),
     ("rows and drafts disagree", r"drafts need|num_decodes|num_spec_decodes"),
     ("missing entry", r"KeyError|not found in|is not in (list|deque)|pop from an empty"),
-    ("empty batch", r"reduction dim|of an empty|empty (tensor|sequence)"),
+    ("empty batch", r"reduction dim|of an empty|empty (tensor|sequence)|argument is empty"),
     (
         "index out of range",
         r"lies outside|out of range|out of bounds|illegal (memory )?access|IndexError|must lie in|index -?\d+ is",

@@ -56,22 +56,22 @@ class AttentionLayer:
         return F.linear((attended * torch.sigmoid(gate)).flatten(1), w.o_proj)
 
     def _attend(self, query: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
-        """Each row against its own blocks; rows padded to the longest. ``[N, heads, head_dim]``."""
-        c = self.config
-        lengths = tokens.query_start_loc.diff().long()  # [B]
-        longest = self.policy.longest_row(lengths)
-        if not longest:
+        """Each row against its own blocks; rows padded to the longest. ``[N, heads, head_dim]``.
+
+        No shape depends on what is in a tensor, so a graph can be captured of it.
+        """
+        if not tokens.longest:
             return torch.zeros_like(query)
-        rows = torch.repeat_interleave(torch.arange(lengths.numel(), device=query.device), lengths)  # [N]
-        columns = torch.arange(rows.numel(), device=query.device) - tokens.query_start_loc[rows]
-        padded = query.new_zeros(lengths.numel(), longest, *query.shape[1:])  # [B, Q, heads, head_dim]
-        padded[rows, columns] = query[: rows.numel()]
-        context = int((tokens.context_lens + lengths).max())
-        blocks = tokens.block_table[:, : -(-context // self.cache.block_size)]
-        offsets = torch.arange(self.cache.block_size, device=query.device)
-        places = (blocks[:, :, None] * self.cache.block_size + offsets).flatten(1)[:, :context]  # [B, T]
-        position = tokens.context_lens[:, None] + torch.arange(padded.shape[1], device=query.device)  # [B, Q]
-        positions = torch.arange(context, device=query.device)
+        bounds, size, device = tokens.query_start_loc.long(), self.cache.block_size, query.device
+        lengths = bounds.diff()  # [B]
+        column = torch.arange(tokens.longest, device=device)
+        # Behind a row's end stand queries of others; nobody asks for what they find.
+        padded = query[(bounds[:-1, None] + column).clamp(max=len(query) - 1)]  # [B, Q, heads, head_dim]
+        blocks = tokens.block_table[:, : -(-tokens.context // size)]
+        places = (blocks[:, :, None] * size + torch.arange(size, device=device)).flatten(1)
+        places = places[:, : tokens.context]  # [B, T]
+        position = tokens.context_lens[:, None] + column  # [B, Q]
+        positions = torch.arange(tokens.context, device=device)
         visible = self.policy.visible(positions, position, lengths)  # [B, Q, T]
         # What lies behind a row's tokens is another request's past, and 0 * NaN is NaN.
         behind = positions >= (tokens.context_lens + lengths)[:, None]
@@ -84,12 +84,13 @@ class AttentionLayer:
             keys.transpose(1, 2),
             values.transpose(1, 2),
             attn_mask=visible[:, None],
-            scale=c.head_dim**-0.5,
+            scale=self.config.head_dim**-0.5,
             enable_gqa=True,
         ).transpose(1, 2)
-        result = torch.zeros_like(query)
-        result[: rows.numel()] = out[rows, columns]
-        return result
+        place = torch.arange(len(query), device=device)
+        row = torch.searchsorted(bounds[1:], place, right=True).clamp(max=len(lengths) - 1)  # [N]
+        mine = out[row, (place - bounds[row]).clamp(max=tokens.longest - 1)]
+        return mine.masked_fill((place >= bounds[-1])[:, None, None], 0)  # padded tokens belong to no row
 
     def _rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Rotate-half RoPE on the first ``rotary_dim`` of each head; x ``[N, heads, head_dim]``."""

@@ -107,7 +107,8 @@ class BatchBuilder:
                 [row.input_ids for row in rows],
                 [row.start for row in rows],
                 self._config,
-                padded_tokens,
+                longest=self._policy.longest_row([len(row.input_ids) for row in rows]),
+                padded_tokens=padded_tokens,
             ),
             spec=spec,
             plain=self._plain(plain_rows, table[~self._bool(is_spec)]) if plain_rows else None,
@@ -130,7 +131,9 @@ class BatchBuilder:
         )
         spec = self._captured(empty, num_tokens, self._policy.dummy_slots)
         return Batch(
-            tokens=pack([], [], [], self._config, num_tokens),
+            tokens=pack(
+                [], [], [], self._config, longest=self._policy.longest_row([]), padded_tokens=num_tokens
+            ),
             spec=spec,
             num_actual_tokens=num_tokens,
             padded_rows=spec.num_accepted_tokens.numel(),

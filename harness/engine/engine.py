@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 
@@ -123,7 +123,8 @@ class Engine:
         draft_length = self.scheduler.draft_length
         batch = self._builder.build(rows, draft_length)
         forward = self.model.forward(batch)
-        spans = [slice(start, end) for start, end in pairwise(batch.tokens.query_start_loc.tolist())]
+        bounds = accumulate((len(row.input_ids) for row in rows), initial=0)
+        spans = [slice(start, end) for start, end in pairwise(bounds)]
         if self.config.regime == "placeholder":
             self.in_flight = True
             self._plan(before_planning)

@@ -95,7 +95,8 @@ class MTPDrafter:
         starts: Sequence[int],
     ) -> torch.Tensor:
         blocks = [self._policy.drafter_blocks(row.request.blocks, row.request.slots) for row in rows]
-        tokens = pack(blocks, ids, starts, self._config)
+        longest = self._policy.longest_row([len(mine) for mine in ids])
+        tokens = pack(blocks, ids, starts, self._config, longest=longest)
         return self._head.forward(self._model.embedding[tokens.input_ids], hidden, Batch(tokens=tokens))
 
 

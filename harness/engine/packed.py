@@ -12,7 +12,10 @@ from harness.engine.config import NULL_SLOT, EngineConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedTokens:
-    """N tokens of B rows. Padded tokens stand at the end, belong to no row and write to the null block."""
+    """N tokens of B rows. Padded tokens stand at the end, belong to no row and write to the null block.
+
+    ``longest`` and ``context`` are counted on the host, so that attention waits for nobody.
+    """
 
     input_ids: torch.Tensor  # [N]
     positions: torch.Tensor  # [N]
@@ -20,6 +23,8 @@ class PackedTokens:
     context_lens: torch.Tensor  # [B], tokens in cache before the step
     block_table: torch.Tensor  # [B, blocks]
     kv_places: torch.Tensor  # [N], block * block_size + offset
+    longest: int  # tokens of the longest row
+    context: int  # tokens that any row has in cache behind the step
 
 
 def pack(
@@ -27,6 +32,8 @@ def pack(
     input_ids: Sequence[Sequence[int]],
     starts: Sequence[int],
     config: EngineConfig,
+    *,
+    longest: int,
     padded_tokens: int = 0,
 ) -> PackedTokens:
     """Row i feeds ``input_ids[i]`` to the request that owns ``blocks[i]``, from position ``starts[i]`` on."""
@@ -50,6 +57,8 @@ def pack(
         context_lens=tensor(list(starts)),
         block_table=tensor(table).view(len(blocks), widest),
         kv_places=tensor([place for row in places for place in row] + padding),
+        longest=longest,
+        context=max((start + len(ids) for start, ids in zip(starts, input_ids, strict=True)), default=0),
     )
 
 

@@ -159,9 +159,9 @@ def dummy_slots(stale: torch.Tensor) -> torch.Tensor:
     return torch.full_like(stale, NULL_SLOT)
 
 
-def longest_row(lengths: torch.Tensor) -> int:
-    """Tokens of the longest of ``lengths [B]``; an idle batch has no row (sglang PR 10392)."""
-    return int(lengths.max()) if lengths.numel() else 0
+def longest_row(lengths: Sequence[int]) -> int:
+    """Tokens of the longest of B rows; an idle batch has no row (sglang PR 10392)."""
+    return max(lengths, default=0)
 
 
 # Attention and drafter.
@@ -232,7 +232,7 @@ class Policy:
     index_rows: Callable[[int, int], int] = index_rows
     padded_slots: Callable[[torch.Tensor], torch.Tensor] = padded_slots
     dummy_slots: Callable[[torch.Tensor], torch.Tensor] = dummy_slots
-    longest_row: Callable[[torch.Tensor], int] = longest_row
+    longest_row: Callable[[Sequence[int]], int] = longest_row
     embedded_ids: Callable[[torch.Tensor], torch.Tensor] = embedded_ids
     visible: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor] = visible
     drafter_blocks: Callable[[Sequence[int], Sequence[int]], Sequence[int]] = drafter_blocks

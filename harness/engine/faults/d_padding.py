@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -54,9 +55,9 @@ def one_step_old(row: Outcome) -> int:
     return row.previous
 
 
-def longest_of_some(lengths: torch.Tensor) -> int:
+def longest_of_some(lengths: Sequence[int]) -> int:
     """There is always a row."""
-    return int(lengths.max())
+    return max(lengths)
 
 
 def first_columns(first_k: int, k: int) -> int:
