@@ -29,6 +29,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         help="auto: Triton on a GPU, naive on a CPU",
     )
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add_graphs(parser)
     add("--state-dtype", choices=("float32", "bfloat16"), default="float32")
     add_layout(parser)
     add(
@@ -54,6 +55,16 @@ def add_layout(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> Non
         choices=("slots", "replay"),
         default="slots",
         help="the embedded engine's states: a slot for every token of a row, or one and a journal (default slots)",
+    )
+
+
+def add_graphs(parser: argparse.ArgumentParser) -> None:
+    """How captured steps run."""
+    parser.add_argument(
+        "--graphs",
+        choices=("on", "off"),
+        default="on",
+        help="on a GPU, captured steps are CUDA graphs, or only padded like them (default on)",
     )
 
 

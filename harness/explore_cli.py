@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from harness.arguments import add_layout
+from harness.arguments import add_graphs, add_layout
 
 
 def seconds(text: str) -> float:
@@ -83,6 +83,7 @@ def _add_common(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespa
     add("--preset", choices=("peaked", "flat", "narrow"), default="narrow", help="the tiny model (narrow)")
     add("--kernels", choices=("auto", "triton", "naive"), default="auto")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add_graphs(parser)
     add_layout(parser)
     add("--keep", action="store_true", help="make what is found small and put it into fixtures/scenarios/")
     add("--resume", type=Path, metavar="RUN_DIR", help="go on where an interrupted run stopped")

@@ -35,11 +35,15 @@ class Session:
         self.console = console_of(args)
         self.root: Path = args.cases or find_root()
         self.setting = Setting(
-            preset=args.preset, kernels=args.kernels, device=args.device, layout=args.layout
+            preset=args.preset,
+            kernels=args.kernels,
+            device=args.device,
+            graphs=args.graphs == "on",
+            layout=args.layout,
         )
         self.lab = Lab(self.setting.folder, self.root / "fixtures", args.seed)
         self.words = Words.of(self.lab)
-        kept = ("seed", "preset", "kernels", "device", "layout", "fault")
+        kept = ("seed", "preset", "kernels", "device", "graphs", "layout", "fault")
         run = {"name": name, **{key: getattr(args, key) for key in kept}}
         if args.resume:
             self.run_dir = RunDir.resume(args.resume)

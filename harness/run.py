@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from harness.check.gauge import Gauges, measure, unmeasured
 from harness.check.grammar import GrammarBook, check_foreign_grammar, check_grammar
 from harness.check.ledger import check_ledger, last_lines
 from harness.check.memory import check_memory
-from harness.check.observe import missing, observe
+from harness.check.observe import demanded, missing, observe
 from harness.check.padding import show_padding
 from harness.check.plain import leaves_the_oracle, plain_pair, trusted
 from harness.check.prefix import check_prefix
@@ -118,7 +118,8 @@ class Judge:
             evidence.append(foreign)
         observed = observe(scenario, trace)
         if not trace.crash:
-            evidence.append(_coverage(scenario, list(missing(scenario, observed))))
+            demands = demanded(scenario, trace)
+            evidence.append(_coverage(demands, list(missing(demands, observed))))
         first = first_divergence(evidence)
         if first:
             first = name_it(first, trace, reference, gauges)
@@ -181,9 +182,7 @@ def _plain(divergence: Divergence) -> Evidence:
     )
 
 
-def _coverage(scenario: Scenario, absent: list[str]) -> Evidence:
+def _coverage(demands: Mapping[str, int], absent: list[str]) -> Evidence:
     verdict = Verdict.INCONCLUSIVE if absent else Verdict.PASS
-    summary = "; ".join(absent) if absent else f"all {len(scenario.must_observe)} demanded events happened"
-    return Evidence(
-        check="must observe", verdict=verdict, summary=summary, compared=len(scenario.must_observe)
-    )
+    summary = "; ".join(absent) if absent else f"all {len(demands)} demanded events happened"
+    return Evidence(check="must observe", verdict=verdict, summary=summary, compared=len(demands))

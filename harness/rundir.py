@@ -108,6 +108,7 @@ REPLAYED = {
     "model": None,
     "kernels": "auto",
     "device": None,
+    "graphs": "on",
     "state_dtype": "float32",
     "layout": "slots",
 }

@@ -107,16 +107,18 @@ class Writes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTrace:
-    """One engine step: its rows in batch order, the padding of a captured graph, and what happened around it.
+    """One engine step: its rows in batch order, the padding of a captured step, and what happened around it.
 
-    A dummy step has no rows. ``preempted`` and ``aborted`` lost their memory before the step; ``moved`` rows took the
-    place of a row that was vacated.
+    ``replayed`` says that the step was the replay of a captured graph, not only padded like one. A dummy step has no
+    rows. ``preempted`` and ``aborted`` lost their memory before the step; ``moved`` rows took the place of a row that
+    was vacated.
     """
 
     index: int
     rows: tuple[RowTrace, ...]
     padded_rows: int = 0
     padded_tokens: int = 0
+    replayed: bool = False
     k: int | None = None  # most drafts a row could have; None: the scenario's
     preempted: tuple[str, ...] = ()
     aborted: tuple[str, ...] = ()
@@ -155,6 +157,11 @@ class Trace:
     compilations: dict[str, int] = field(default_factory=dict)  # compiled variants by kernel, where counted
     counters: dict[str, int] = field(default_factory=dict)  # the engine's own metrics, by name
     notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def has_graphs(self) -> bool:
+        """Whether the target replays graphs where it pads to a captured size (its note ``graphs`` begins with on)."""
+        return self.notes.get("graphs", "").startswith("on")
 
     def save(self, path: Path) -> None:
         """Write one compressed npz: the arrays, and everything else as JSON under the name ``trace``."""

@@ -21,6 +21,14 @@ def scenarios(lab: Lab) -> Iterator[Scenario]:
         documented={FAULT: Documented(failure="state", tensor="recurrent", layer=0, step=1)},
     )
     yield lab.forced(
+        "rows of six tokens, captured for sixteen",
+        k=5,
+        capture_sizes=(16,),
+        plans={"r0": Plan(turns=((5, 6), (5, 2)))},
+        must_observe={"all drafts accepted": 1, "padded rows": 2},
+        documented={FAULT: Documented(failure="state", tensor="recurrent", layer=0, step=1)},
+    )
+    yield lab.forced(
         "rows of four tokens",
         k=3,
         plans={"r0": Plan(turns=((3, 4), (3, 2)))},

@@ -15,13 +15,23 @@ from harness import Documented, Lab, Plan, Scenario, issue
     variants=("fixed", "unstable-sort"),
 )
 def scenarios(lab: Lab) -> Iterator[Scenario]:
+    plans = {
+        "r0": Plan(turns=((2, 2), (2, 1), (2, 2))),
+        "late": Plan(prompt=7, arrival=2, turns=((1, 1),)),
+    }
+    documented = {"unstable-sort": Documented(failure="state", tensor="conv", layer=0, step=2)}
     yield lab.forced(
         "a prompt joins",
         k=2,
-        plans={
-            "r0": Plan(turns=((2, 2), (2, 1), (2, 2))),
-            "late": Plan(prompt=7, arrival=2, turns=((1, 1),)),
-        },
+        plans=plans,
         must_observe={"prompt beside verify rows": 1},
-        documented={"unstable-sort": Documented(failure="state", tensor="conv", layer=0, step=2)},
+        documented=documented,
+    )
+    yield lab.forced(
+        "a prompt joins captured rows",
+        k=2,
+        capture_sizes=(8,),
+        plans=plans,
+        must_observe={"prompt beside verify rows": 1, "padded rows": 2},
+        documented=documented,
     )

@@ -15,13 +15,23 @@ from harness import Documented, Lab, Plan, Scenario, issue
     variants=("fixed", "trimmed-rows-are-prompts"),
 )
 def scenarios(lab: Lab) -> Iterator[Scenario]:
+    plans = {
+        "r0": Plan(guided=True, turns=((3, 4), (3, 2))),
+        "r1": Plan(guided=True, turns=((3, 3), (1, 1))),
+    }
+    documented = {"trimmed-rows-are-prompts": Documented(failure="state", tensor="conv", layer=0, step=2)}
     yield lab.forced(
         "full rows, then unequal ones",
         k=3,
-        plans={
-            "r0": Plan(guided=True, turns=((3, 4), (3, 2))),
-            "r1": Plan(guided=True, turns=((3, 3), (1, 1))),
-        },
+        plans=plans,
         must_observe={"unequal rows": 1, "grammar trim": 1},
-        documented={"trimmed-rows-are-prompts": Documented(failure="state", tensor="conv", layer=0, step=2)},
+        documented=documented,
+    )
+    yield lab.forced(
+        "the same rows, captured",
+        k=3,
+        capture_sizes=(10,),
+        plans=plans,
+        must_observe={"unequal rows": 1, "grammar trim": 1, "padded rows": 2},
+        documented=documented,
     )

@@ -20,6 +20,6 @@ def scenarios(lab: Lab) -> Iterator[Scenario]:
         max_num_seqs=4,
         plans={"r0": Plan(turns=((3, 4), (3, 2))), "r1": Plan(turns=((3, 4),))},
         events=(Event(step=2, what="dummy"),),
-        must_observe={"dummy step": 1},
+        must_observe={"dummy step": 1, "padded rows": 3},
         documented={"dummy-step-keeps-slots": Documented(failure="memory", step=3)},
     )

@@ -21,6 +21,6 @@ def scenarios(lab: Lab) -> Iterator[Scenario]:
         capture_sizes=(8,),
         max_num_seqs=4,
         plans={f"r{i}": Plan(turns=((3, 2), (3, 1))) for i in range(2)},
-        must_observe={"rollback": 3},
+        must_observe={"rollback": 3, "padded rows": 2},
         documented={"buffer-one-short": Documented(failure="crash", step=1)},
     )

@@ -19,6 +19,6 @@ def scenarios(lab: Lab) -> Iterator[Scenario]:
         capture_sizes=(8,),
         plans={"r0": Plan(turns=((3, 4), (3, 2)))},
         events=(Event(step=2, what="dummy"),),
-        must_observe={"dummy step": 1},
+        must_observe={"dummy step": 1, "padded rows": 3},
         documented={FAULT: Documented(failure="crash", step=3)},
     )

@@ -14,10 +14,20 @@ FAULT = "accepted-count-against-this-row"
 
 @issue("vllm-ascend#9956", title="accepted counts held against the wrong row", variants=("fixed", FAULT))
 def scenarios(lab: Lab) -> Iterator[Scenario]:
+    plans = {"r0": Plan(guided=True, turns=((3, 4), (1, 1)))}
+    documented = {FAULT: Documented(failure="crash", message="exceeds varlen segment length 2", step=2)}
     yield lab.forced(
         "four accepted, then one draft",
         k=3,
-        plans={"r0": Plan(guided=True, turns=((3, 4), (1, 1)))},
+        plans=plans,
         must_observe={"row shorter than accepted before": 1, "grammar trim": 1},
-        documented={FAULT: Documented(failure="crash", message="exceeds varlen segment length 2", step=2)},
+        documented=documented,
+    )
+    yield lab.forced(
+        "the same, captured for six tokens",
+        k=3,
+        capture_sizes=(6,),
+        plans=plans,
+        must_observe={"row shorter than accepted before": 1, "grammar trim": 1, "padded rows": 2},
+        documented=documented,
     )

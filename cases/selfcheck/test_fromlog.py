@@ -232,7 +232,7 @@ def test_any_dump_becomes_a_scenario_that_runs_with_its_rows(
     trace = target.run(scenario)
     dumped = trace.steps[2 if dump.decoding_rows else 0]
     assert [row.tokens for row in dumped.rows] == [min(count, 64 + count % 64) for count in dump.row_lengths]
-    assert not list(missing(scenario, observe(scenario, trace)))
+    assert not list(missing(scenario.must_observe, observe(scenario, trace)))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.cases import load_cases
-from harness.check.observe import EVENTS, PAIRED, missing, observe, pairs
+from harness.check.observe import EVENTS, PAIRED, demanded, missing, observe, pairs
 from harness.lab import Lab
 from harness.scenario import Request, Scenario
 from harness.targets.embedded import under_each_variant
@@ -228,6 +228,12 @@ def test_padding_is_counted_by_step() -> None:
     rows = [(prompt("a", 4),), (prompt("b", 4),)]
     assert events(*rows, padded_rows=3) == {"padded rows": 1}
     assert events(*rows, padded_tokens=3) == {"padded tokens": 1}
+    assert events(*rows, replayed=True) == {"graph replay": 1}
+    assert events(*rows, padded_rows=3, replayed=True) == {
+        "padded rows": 1,
+        "graph replay": 1,
+        "replay padded rows": 1,
+    }
 
 
 @pytest.mark.parametrize(
@@ -260,7 +266,7 @@ def test_every_event_happens_in_the_examples_above() -> None:
     by_row = test_an_event_is_counted_where_it_happened_and_nowhere_else.pytestmark
     by_step = test_what_happens_around_the_rows_is_counted_by_step.pytestmark
     seen = {name for mark in (*by_row, *by_step) for _, expected in mark.args[1] for name in expected}
-    assert seen | {"padded rows", "padded tokens"} == set(EVENTS)
+    assert seen | {"padded rows", "padded tokens", "graph replay", "replay padded rows"} == set(EVENTS)
 
 
 def test_events_of_one_run_are_paired() -> None:
@@ -276,12 +282,32 @@ def test_what_is_missing_is_said_with_both_numbers() -> None:
         requests=SCENARIO.requests,
         must_observe={"rollback": 3, "trim": 1, "padded rows": 1, "no such event": 1},
     )
-    assert list(missing(scenario, Counter({"rollback": 2, "trim": 1}))) == [
+    assert list(missing(scenario.must_observe, Counter({"rollback": 2, "trim": 1}))) == [
         "rollback: seen 2, demanded 3",
         "padded rows: seen 0, demanded 1",
         "no such event: seen 0, demanded 1",
     ]
-    assert not list(missing(SCENARIO, Counter()))
+    assert not list(missing(SCENARIO.must_observe, Counter()))
+
+
+def test_with_graphs_padding_must_be_replayed() -> None:
+    """A scenario demands padding; a target that says it has graphs must have replayed it."""
+    scenario = Scenario(
+        name="x", requests=SCENARIO.requests, must_observe={"padded rows": 2, "padded tokens": 1}
+    )
+    steps = (StepTrace(index=0, rows=(), padded_rows=1, padded_tokens=2),) * 2
+
+    def absent(steps: tuple[StepTrace, ...], **notes: str) -> list[str]:
+        trace = Trace(scenario="x", target="t", steps=steps, completions={}, linear_layers=(), notes=notes)
+        return list(missing(demanded(scenario, trace), observe(scenario, trace)))
+
+    assert not absent(steps)
+    assert not absent(steps, graphs="off: the device is cpu")
+    assert absent(steps, graphs="on") == [
+        "replay padded rows: seen 0, demanded 2",
+        "graph replay: seen 0, demanded 1",
+    ]
+    assert not absent(tuple(replace(step, replayed=True) for step in steps), graphs="on")
 
 
 CASES = load_cases(ROOT)
@@ -316,5 +342,5 @@ def test_forced_scenarios_give_what_they_demand_whatever_the_seed(case: Any, pea
                 replace(scenario, most_compilations=None)
             )  # what is compiled is another matter
             assert trace.crash is None
-            assert not list(missing(scenario, observe(scenario, trace))), (seed, scenario.name)
+            assert not list(missing(scenario.must_observe, observe(scenario, trace))), (seed, scenario.name)
     assert len(tried) >= sum(one.forced for one in case.build(Lab(peaked, ROOT / "fixtures")))

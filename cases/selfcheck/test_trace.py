@@ -120,6 +120,16 @@ def as_json(trace: Trace, folder: Path) -> dict[str, Any]:
     return content
 
 
+def test_a_trace_from_before_graphs_is_read(trace: Trace, tmp_path: Path) -> None:
+    """It does not say what was replayed: nothing was."""
+    whole = as_json(trace, tmp_path)
+    for step in whole["steps"]:
+        del step["replayed"]
+    with np.load(tmp_path / "whole.npz") as kept:
+        arrays = {name: kept[name] for name in kept.files if name != "trace"}
+    assert same(Trace.load(write(tmp_path / "old.npz", json.dumps(whole).encode(), **arrays)), trace)
+
+
 @pytest.mark.parametrize("version", [None, 0, VERSION + 1, str(VERSION)])
 def test_a_trace_of_another_version_is_refused(trace: Trace, tmp_path: Path, version: Any) -> None:
     data = {**as_json(trace, tmp_path), "version": version}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
@@ -68,6 +68,8 @@ STEP_EVENTS: dict[str, StepEvent] = {
     ),
     "padded rows": lambda step: step.padded_rows > 0,
     "padded tokens": lambda step: step.padded_tokens > 0,
+    "graph replay": lambda step: step.replayed,
+    "replay padded rows": lambda step: step.replayed and step.padded_rows > 0,
     "prompt before a verify row": lambda step: any(
         row.prompt_tokens and not after.prompt_tokens for row, after in pairwise(step.rows)
     ),
@@ -135,6 +137,9 @@ ROW_EVENTS: dict[str, RowEvent] = {
 EVENTS = (*STEP_EVENTS, *ROW_EVENTS, "slot reuse", "k change")
 """Every name that ``must_observe`` may use."""
 
+WITH_GRAPHS = {"padded rows": "replay padded rows", "padded tokens": "graph replay"}
+"""What is demanded besides, where the target has real graphs."""
+
 PAIRED = (
     "trim to zero",
     "two or more accepted",
@@ -182,9 +187,16 @@ def pairs(counts: Counter[str]) -> Counter[tuple[str, str]]:
     return Counter(combinations((name for name in PAIRED if counts[name]), 2))
 
 
-def missing(scenario: Scenario, counts: Counter[str]) -> Iterator[str]:
-    """What the scenario demands and did not get, in words; an unknown demand is never met."""
-    for name, least in scenario.must_observe.items():
+def demanded(scenario: Scenario, trace: Trace) -> dict[str, int]:
+    """How often which event must have happened: with graphs, padding counts only where it was replayed."""
+    named = scenario.must_observe
+    replays = {event: named[name] for name, event in WITH_GRAPHS.items() if name in named}
+    return {**(replays if trace.has_graphs else {}), **named}
+
+
+def missing(demands: Mapping[str, int], counts: Counter[str]) -> Iterator[str]:
+    """What is demanded and did not happen, in words; an unknown demand is never met."""
+    for name, least in demands.items():
         if counts[name] < least:
             yield f"{name}: seen {counts[name]}, demanded {least}"
 

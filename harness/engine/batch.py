@@ -1,9 +1,9 @@
-"""How the linear layers split a step's rows in two, and how a captured graph would pad them.
+"""How the linear layers split a step's rows in two, and how a captured step pads them.
 
 Speculative rows read their state at a - 1 and leave one state per token, or in layout ``replay`` one state and a log of
-the row; the others (pieces of a prompt, or whatever the policy sends there) read and write column 0. Padding repeats
-what a captured graph replays: its padded tokens form rows of their own on the null slot, k + 1 tokens at most, with an
-accepted count of 1.
+the row; the others (pieces of a prompt, or whatever the policy sends there) read and write column 0. Padding is what a
+captured graph needs, whether there is one (``graphs.py``) or not: its padded tokens form rows of their own on the null
+slot, k + 1 tokens at most, with an accepted count of 1.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ class PlainRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """One step. ``num_actual_tokens`` is what the linear layers believe N to be; attention alone needs no rows."""
+    """One step. ``num_actual_tokens`` is what the linear layers believe N to be; attention alone needs no rows.
+
+    ``captured`` is the size of the CUDA graph that the step is a replay of.
+    """
 
     tokens: PackedTokens
     spec: SpecRows | None = None
@@ -61,6 +64,7 @@ class Batch:
     num_actual_tokens: int = 0
     padded_rows: int = 0
     padded_tokens: int = 0
+    captured: int | None = None
 
 
 class BatchBuilder:
@@ -96,6 +100,7 @@ class BatchBuilder:
         captured = self._config.capture_size(num_tokens) if not plain_rows else None
         counted = self._policy.count_spec_tokens(spec_tokens, len(spec_rows), self._config.k, num_tokens)
         padded_tokens = captured - num_tokens if captured else 0
+        graph = captured if self._config.graphs else None
         token_mask = self._bool(is_spec).repeat_interleave(self._int([len(row.input_ids) for row in rows]))
         table = self._int([row.request.slots for row in rows])  # [B, k + 1], or [B, 1]
         spec = self._spec(spec_rows, table, self._bool(is_spec), token_mask) if spec_rows else None
@@ -109,6 +114,7 @@ class BatchBuilder:
                 self._config,
                 longest=self._policy.longest_row([len(row.input_ids) for row in rows]),
                 padded_tokens=padded_tokens,
+                captured=graph is not None,
             ),
             spec=spec,
             plain=self._plain(plain_rows, table[~self._bool(is_spec)]) if plain_rows else None,
@@ -116,11 +122,14 @@ class BatchBuilder:
             num_actual_tokens=captured or counted + num_tokens - spec_tokens,
             padded_rows=spec.num_accepted_tokens.numel() - len(spec_rows) if spec else 0,
             padded_tokens=padded_tokens,
+            captured=graph,
         )
 
     def dummy(self) -> Batch:
         """A step without requests, as long as a full row: what an idle rank runs (vllm #35243)."""
-        num_tokens = self._config.capture_size(self._config.k + 1) or self._config.k + 1
+        captured = self._config.capture_size(self._config.k + 1)
+        num_tokens = captured or self._config.k + 1
+        graph = captured if self._config.graphs else None
         none = torch.zeros(1, dtype=torch.int32, device=self._config.device)
         empty = SpecRows(
             query_start_loc=none,
@@ -132,12 +141,19 @@ class BatchBuilder:
         spec = self._captured(empty, num_tokens, self._policy.dummy_slots)
         return Batch(
             tokens=pack(
-                [], [], [], self._config, longest=self._policy.longest_row([]), padded_tokens=num_tokens
+                [],
+                [],
+                [],
+                self._config,
+                longest=self._policy.longest_row([]),
+                padded_tokens=num_tokens,
+                captured=graph is not None,
             ),
             spec=spec,
             num_actual_tokens=num_tokens,
             padded_rows=spec.num_accepted_tokens.numel(),
             padded_tokens=num_tokens,
+            captured=graph,
         )
 
     def _spec(

@@ -18,8 +18,9 @@ NULL_SLOT = 0
 class EngineConfig:
     """Everything about the engine that is not the model and not a decision of its ``Policy``.
 
-    ``capture_sizes`` are the token counts that a captured graph would be padded to; empty: no padding. ``regime``
-    says whether a step is planned before the one before it is over (``placeholder``) or behind it (``trim``).
+    ``capture_sizes`` are the token counts that a captured step is padded to; empty: no padding. With ``graphs`` such a
+    step is the replay of a CUDA graph, else it runs as it comes. ``regime`` says whether a step is planned before the
+    one before it is over (``placeholder``) or behind it (``trim``).
     ``layout`` is what a request's states are kept in: a slot for every token of a verify row, or one slot whose state
     the next step brings up to date from a journal of the row.
     ``most_requests``: no more than so many will ever be there, so that no more slots are made; ``None``: any number.
@@ -37,6 +38,7 @@ class EngineConfig:
     block_size: int = 16
     kv_blocks: int | None = None
     capture_sizes: tuple[int, ...] = ()
+    graphs: bool = False
     drafter: str = "mtp"
     ngram_lengths: tuple[int, int] = (2, 4)
     sample_drafts: bool = False
@@ -67,6 +69,11 @@ class EngineConfig:
         if self.kv_blocks is not None:
             return self.kv_blocks
         return 1 + self.max_num_seqs * -(-(self.max_model_len + self.k) // self.block_size)
+
+    @property
+    def blocks_per_request(self) -> int:
+        """KV blocks that a request may own: those of its full length with k in flight, or all there are."""
+        return min(-(-(self.max_model_len + self.k) // self.block_size), self.num_blocks - 1)
 
     def capture_size(self, num_tokens: int) -> int | None:
         """The smallest captured size that holds ``num_tokens``, or ``None``."""

@@ -18,6 +18,7 @@ import torch
 from harness.engine.batch import Batch, BatchBuilder
 from harness.engine.config import EngineConfig
 from harness.engine.drafting import Drafting
+from harness.engine.graphs import Graphs
 from harness.engine.guided import Grammars
 from harness.engine.model import HybridModel, MTPHead
 from harness.engine.plan import Planned, ScheduledRow
@@ -73,6 +74,7 @@ class Engine:
         """Whether a step runs while the next one is planned."""
         self._aborted: list[str] = []
         self._builder = BatchBuilder(config, policy)
+        self._graphs = Graphs(model)
         self._verifier = Verifier(model, grammars, config, policy)
         self._drafting = Drafting(model, head, config, policy)
         self._states = States(model)
@@ -122,7 +124,7 @@ class Engine:
         preempted, aborted, moved = self._take_events()
         draft_length = self.scheduler.draft_length
         batch = self._builder.build(rows, draft_length)
-        forward = self.model.forward(batch)
+        forward = self._graphs.forward(batch)
         bounds = accumulate((len(row.input_ids) for row in rows), initial=0)
         spans = [slice(start, end) for start, end in pairwise(bounds)]
         if self.config.regime == "placeholder":
@@ -150,7 +152,7 @@ class Engine:
     def dummy_step(self) -> StepResult:
         """A step without requests, as an idle rank of a data-parallel group runs."""
         batch = self._builder.dummy()
-        self.model.forward(batch)
+        self._graphs.forward(batch)
         return StepResult(rows=[], finished=[], batch=batch, draft_length=self.scheduler.draft_length)
 
     def observed(self, request: EngineRequest) -> LiveState:

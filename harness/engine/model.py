@@ -32,7 +32,8 @@ class Block:
             x = x + self.mixer(normed, batch.tokens)
         else:
             x = x + self.mixer(normed, batch)
-        y, routing = moe(rms_norm(x, self.post_norm, self.config.rms_eps), self.moe, self.config)
+        normed = rms_norm(x, self.post_norm, self.config.rms_eps)
+        y, routing = moe(normed, self.moe, self.config, captured=batch.captured is not None)
         return x + y, routing
 
 

@@ -14,7 +14,8 @@ from harness.engine.config import NULL_SLOT, EngineConfig
 class PackedTokens:
     """N tokens of B rows. Padded tokens stand at the end, belong to no row and write to the null block.
 
-    ``longest`` and ``context`` are counted on the host, so that attention waits for nobody.
+    ``longest`` and ``context`` are counted on the host, so that attention waits for nobody. In a captured step they,
+    like every shape, follow from N alone: rows without tokens make B as large as it may be.
     """
 
     input_ids: torch.Tensor  # [N]
@@ -23,8 +24,8 @@ class PackedTokens:
     context_lens: torch.Tensor  # [B], tokens in cache before the step
     block_table: torch.Tensor  # [B, blocks]
     kv_places: torch.Tensor  # [N], block * block_size + offset
-    longest: int  # tokens of the longest row
-    context: int  # tokens that any row has in cache behind the step
+    longest: int  # tokens of the longest row, at most
+    context: int  # tokens that any row has in cache behind the step, at most
 
 
 def pack(
@@ -35,17 +36,23 @@ def pack(
     *,
     longest: int,
     padded_tokens: int = 0,
+    captured: bool = False,
 ) -> PackedTokens:
     """Row i feeds ``input_ids[i]`` to the request that owns ``blocks[i]``, from position ``starts[i]`` on."""
-    size = config.block_size
+    size, lengths = config.block_size, [len(ids) for ids in input_ids]
     padding = [NULL_SLOT] * padded_tokens
     positions = [[start + j for j in range(len(ids))] for start, ids in zip(starts, input_ids, strict=True)]
     places = [
         [mine[position // size] * size + position % size for position in row]
         for mine, row in zip(blocks, positions, strict=True)
     ]
-    widest = max((len(mine) for mine in blocks), default=0)
-    table = [[*mine, *[NULL_SLOT] * (widest - len(mine))] for mine in blocks]
+    num_rows, widest = len(blocks), max((len(mine) for mine in blocks), default=0)
+    context = max((start + length for start, length in zip(starts, lengths, strict=True)), default=0)
+    if captured:
+        num_rows, widest = min(sum(lengths) + padded_tokens, config.max_num_seqs), config.blocks_per_request
+        longest, context = config.k + 1, widest * size
+    empty = num_rows - len(blocks)
+    table = [[*mine, *[NULL_SLOT] * (widest - len(mine))] for mine in (*blocks, *[()] * empty)]
 
     def tensor(values: object) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.long, device=config.device)
@@ -53,12 +60,12 @@ def pack(
     return PackedTokens(
         input_ids=tensor([i for row in input_ids for i in row] + padding),
         positions=tensor([position for row in positions for position in row] + padding),
-        query_start_loc=boundaries([len(ids) for ids in input_ids], config.device),
-        context_lens=tensor(list(starts)),
-        block_table=tensor(table).view(len(blocks), widest),
+        query_start_loc=boundaries([*lengths, *[0] * empty], config.device),
+        context_lens=tensor([*starts, *[0] * empty]),
+        block_table=tensor(table).view(num_rows, widest),
         kv_places=tensor([place for row in places for place in row] + padding),
         longest=longest,
-        context=max((start + len(ids) for start, ids in zip(starts, input_ids, strict=True)), default=0),
+        context=context,
     )
 
 

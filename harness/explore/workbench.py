@@ -31,6 +31,7 @@ class Setting:
     model: str | None = None  # a checkpoint folder, instead of a tiny model
     kernels: Literal["auto", "triton", "naive"] = "auto"
     device: str = "cpu"
+    graphs: bool = True
     layout: Literal["slots", "replay"] = "slots"
 
     @property
@@ -73,7 +74,11 @@ class Workbench:
     def __init__(self, setting: Setting) -> None:
         folder = setting.folder
         options = TargetOptions(
-            folder=folder, kernels=setting.kernels, device=setting.device, layout=setting.layout
+            folder=folder,
+            kernels=setting.kernels,
+            device=setting.device,
+            graphs=setting.graphs,
+            layout=setting.layout,
         )
         self._open = open_target(EMBEDDED, options)
         self._judge = Judge(folder)

@@ -21,12 +21,16 @@ from harness.trace import Trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedTarget:
-    """The engine under one policy. Weights are read once per ``Loader`` and shared between variants."""
+    """The engine under one policy. Weights are read once per ``Loader`` and shared between variants.
+
+    With ``graphs``, captured steps are CUDA graphs wherever that is possible.
+    """
 
     loader: Loader
     policy: Policy
     kernels: Kind | Selection = "auto"
     device: str = "cpu"
+    graphs: bool = True
     state_dtype: torch.dtype = torch.float32
     layout: Layout = "slots"
     speculate: bool = True
@@ -43,10 +47,20 @@ class EmbeddedTarget:
         return self.kernels if isinstance(self.kernels, Selection) else select(self.kernels, self.device)
 
     @property
+    def without_graphs(self) -> str | None:
+        """Why captured steps are only padded like graphs; ``None`` where they are graphs."""
+        if not self.graphs:
+            return "asked for"
+        if self.device != "cuda":
+            return f"the device is {self.device}"
+        return None if self.selection.capturable else "these kernels may wait for the device"
+
+    @property
     def setting(self) -> dict[str, str]:
-        """The kernels and why, the dtype of the states."""
+        """The kernels and why, whether captured steps are CUDA graphs, the dtype of the states."""
         return {
             "kernels": self.selection.reason,
+            "graphs": f"off: {self.without_graphs}" if self.without_graphs else "on",
             "state dtype": str(self.state_dtype).removeprefix("torch."),
             "layout": self.layout,
         }
@@ -55,7 +69,7 @@ class EmbeddedTarget:
         """Run a scenario; an exception inside the engine is the suspect's crash."""
         return Run(self, scenario, reverse_rows).trace()
 
-    def config(self, scenario: Scenario, *, reverse_rows: bool = False) -> EngineConfig:
+    def config(self, scenario: Scenario, *, reverse_rows: bool = False, graphs: bool = True) -> EngineConfig:
         """The engine's setting for a scenario."""
         return EngineConfig(
             k=scenario.k if self.speculate else 0,
@@ -68,6 +82,7 @@ class EmbeddedTarget:
             block_size=scenario.block_size,
             kv_blocks=_enough_blocks(scenario) if scenario.kv_blocks is None else scenario.kv_blocks,
             capture_sizes=scenario.capture_sizes,
+            graphs=graphs and self.without_graphs is None,
             drafter="ngram"
             if scenario.forced
             else scenario.drafter,  # a script drafts by itself: no head needed
@@ -84,6 +99,7 @@ def under_each_variant(
     *,
     kernels: Kind = "auto",
     device: str = "cpu",
+    graphs: bool = True,
     state_dtype: str = "float32",
     layout: Layout = "slots",
 ) -> Callable[[str], EmbeddedTarget]:
@@ -97,6 +113,7 @@ def under_each_variant(
             policy=variant(name),
             kernels=kernels,
             device=device,
+            graphs=graphs,
             state_dtype=dtype,
             layout=layout,
         )

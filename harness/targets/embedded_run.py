@@ -36,8 +36,9 @@ class Run:
         self._scenario = scenario
         self._grammars = Grammars(target.loader.vocabulary, target.policy.guide)
         selection = target.selection
-        config = target.config(scenario, reverse_rows=reverse_rows)
         counted = scenario.most_compilations is not None
+        config = target.config(scenario, reverse_rows=reverse_rows, graphs=not counted)
+        self._exceptions = {"graphs": "off: launches are counted"} if counted else {}
         self._counting = CountingKernels(selection.kernels, target.policy, config.k) if counted else None
         parts = (config, target.policy, self._counting or selection.kernels)
         self._engine = Engine(
@@ -73,7 +74,7 @@ class Run:
             crash=crash,
             compilations=self._counting.count() if self._counting else {},
             counters=dict(self._engine.counters),
-            notes={**self._target.setting, **self._sizes()},
+            notes={**self._target.setting, **self._sizes(), **self._exceptions},
         )
 
     def _sizes(self) -> dict[str, str]:
@@ -147,6 +148,7 @@ class Run:
             rows=tuple(self._record_row(row) for row in step.rows),
             padded_rows=step.batch.padded_rows,
             padded_tokens=step.batch.padded_tokens,
+            replayed=step.batch.captured is not None,
             k=step.draft_length,
             preempted=step.preempted,
             aborted=step.aborted,

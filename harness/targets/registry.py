@@ -39,6 +39,7 @@ class TargetOptions:
     folder: Path  # of the model
     kernels: Literal["auto", "triton", "naive"] = "auto"
     device: str = "cpu"
+    graphs: bool = True  # captured steps are CUDA graphs, where the device has them
     state_dtype: str = "float32"
     layout: Literal["slots", "replay"] = "slots"  # of the embedded engine
     cache: Path | None = None  # where sources of releases are kept
@@ -55,6 +56,7 @@ def open_target(name: str, options: TargetOptions) -> Callable[[str], EngineTarg
             options.folder,
             kernels=options.kernels,
             device=options.device,
+            graphs=options.graphs,
             state_dtype=options.state_dtype,
             layout=options.layout,
         )

@@ -17,10 +17,14 @@ Kind = Literal["auto", "triton", "naive"]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The kernels and one sentence that says how they were chosen."""
+    """The kernels and one sentence that says how they were chosen.
+
+    ``capturable``: they never wait for the device, so a CUDA graph can be captured of them.
+    """
 
     kernels: Kernels
     reason: str
+    capturable: bool = False
 
 
 def select(kind: Kind, device: torch.device | str) -> Selection:
@@ -42,7 +46,7 @@ def select(kind: Kind, device: torch.device | str) -> Selection:
                 hint="unset TRITON_INTERPRET, or pass device cpu",
             )
         why = "the device is a GPU" if kind == "auto" else "asked for"
-        return Selection(TritonKernels(), f"Triton kernels on {device}: {why}")
+        return Selection(TritonKernels(), f"Triton kernels on {device}: {why}", capturable=True)
     if not interpreting():
         raise UsageError(
             f"Triton kernels on {device.type} need Triton's interpreter, and Triton was imported without it",
