@@ -19,7 +19,8 @@ from harness.bench.stats.design import Design
 from harness.bench.stats.gate import GateReport
 from harness.console import console_of
 from harness.errors import UsageError
-from harness.judging import calibration_of, design_of, named, show, summary_of
+from harness.judging import calibration_of, design_of, named, show, summary_of, written
+from harness.report.bench.verdicts import comparison
 
 
 def compare(args: argparse.Namespace) -> dict[str, Any]:
@@ -42,7 +43,11 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
         )
         reports[name] = GateReport.of(found)
         show(console, name, reports[name], everything=args.all)
-    return {"verb": "compare", **summary_of(console, reports)}
+    summary = summary_of(console, reports)
+    if args.page:
+        written(args.page, comparison(f"{args.candidate.name} against {args.baseline.name}", reports))
+        console.print(f"report: {args.page}", highlight=False, soft_wrap=True)
+    return {"verb": "compare", **summary}
 
 
 def calibrate(args: argparse.Namespace) -> dict[str, Any]:

@@ -45,6 +45,7 @@ def add_verbs(verbs: Any, prepare: Prepare) -> None:
         metavar="KEY",
         help="a key of the fingerprint that is meant to differ; may be repeated",
     )
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write one HTML file with every interval")
     _judged(parser)
     _common(parser, comparing("compare"))
 
@@ -126,6 +127,25 @@ def _add_history(verbs: Any, prepare: Prepare) -> None:
     changes.add_argument("--known", type=Path, metavar="FILE", help="changes that are acknowledged, as TOML")
     changes.add_argument("--series", default="nightly", metavar="NAME", help="(nightly)")
     _common(changes, remembering("changes"))
+
+    def drawing(args: argparse.Namespace) -> dict[str, Any]:
+        prepare(args)
+        from harness.report_verbs import history_page
+
+        return history_page(args)
+
+    page = kinds.add_parser("page", help="one HTML file: every metric over the nights, and its changes")
+    page.add_argument("url", metavar="URL", help="a folder, or any fsspec URL")
+    page.add_argument("--out", type=Path, default=Path("history.html"), metavar="FILE", help="(history.html)")
+    page.add_argument(
+        "--metric",
+        action="append",
+        metavar="NAME",
+        help="only this one; may be repeated (default: the gate's)",
+    )
+    page.add_argument("--known", type=Path, metavar="FILE", help="changes that are acknowledged, as TOML")
+    page.add_argument("--series", default="nightly", metavar="NAME", help="(nightly)")
+    _common(page, drawing)
 
 
 def _judged(parser: argparse.ArgumentParser) -> None:

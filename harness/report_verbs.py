@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from harness.cases import find_root
 from harness.console import console_of
 from harness.errors import CaseError, UsageError
+from harness.judging import written
 from harness.report.index import write_index
 
 
@@ -25,6 +27,38 @@ def index(args: argparse.Namespace) -> dict[str, Any]:
         ) from None
     console_of(args).print(f"report: {path}", soft_wrap=True, highlight=False)
     return {"verb": "index", "path": str(path), "exit": 0}
+
+
+def history_page(args: argparse.Namespace) -> dict[str, Any]:
+    """The trends of every setting of a history, with their changes of level."""
+    from harness.bench.stats.of_result import GATED
+    from harness.history_verbs import acknowledged, changes_of, opened
+    from harness.report.bench.verdicts import Series, history
+
+    known, metrics = acknowledged(args), args.metric or list(GATED)
+    settings: dict[str, tuple[Mapping[str, str], list[Series]]] = {}
+    with opened(args.url) as past:
+        for setting in past.settings():
+            here, series = setting.fingerprint, []
+            for metric in metrics:
+                direction, nights = past.nights(metric, fingerprint=here, series=args.series)
+                if direction is None:
+                    continue
+                (last,) = past.runs(fingerprint=here, metric=metric, series=args.series, limit=1)
+                changes = changes_of(past, here, args.series, [metric], known)
+                unit = last.values[metric].unit
+                series.append(
+                    Series(metric=metric, unit=unit, direction=direction, nights=nights, changes=changes)
+                )
+            if series:
+                settings[setting.id] = here, series
+    written(args.out, history(f"{args.series} of {args.url}", settings))
+    console_of(args).print(f"report: {args.out}", soft_wrap=True, highlight=False)
+    found = {
+        name: {one.metric: [change.state.value for change in one.changes] for one in series}
+        for name, (_, series) in settings.items()
+    }
+    return {"verb": "history page", "path": str(args.out), "settings": found, "exit": 0}
 
 
 def _reports() -> Path:

@@ -11,6 +11,13 @@ import pytest
 
 from cases.browser import runs
 from cases.browser.driver import Browser
+from harness.bench.history.history import History
+from harness.bench.stats.compare import compare
+from harness.bench.stats.design import Design
+from harness.bench.stats.gate import GateReport
+from harness.bench.stats.of_result import GATED
+from harness.cli import main
+from harness.report.bench.verdicts import comparison
 from harness.report.index import file_outcome
 
 SHOTS = Path(os.environ.get("SHOTS") or Path(__file__).resolve().parents[2] / "reports" / "browser")
@@ -227,3 +234,30 @@ def test_the_page_of_all_runs_leads_to_each(
     browser.open(reports / "index.html", width=PHONE)
     browser.photograph(SHOTS / "index-phone.png")
     assert browser.run("document.documentElement.scrollWidth") <= PHONE
+
+
+def test_trends_and_intervals_are_drawn(browser: Browser, tmp_path: Path) -> None:
+    url, page = runs.nights(tmp_path), tmp_path / "history.html"
+    assert main(["history", "page", str(url), "--out", str(page)]) == 0
+    for width, name in ((DESK, "history"), (PHONE, "history-phone")):
+        browser.open(page, width=width)
+        browser.photograph(SHOTS / f"{name}.png")
+        found = drawn(browser)
+        assert set(found) == {"tpot.mean_ms", "throughput.output"}
+        assert all(one["marks"] > 60 for one in found.values())  # a point for each night
+        said = browser.run("[...document.querySelectorAll('svg text')].map(one => one.textContent).join(' ')")
+        assert "fixed" in said
+        assert "better" in said
+        assert browser.run("document.documentElement.scrollWidth") <= width
+    assert "No new change for the worse" in browser.run("document.body.textContent")
+    with History(str(url)) as history:
+        found_runs = history.runs()
+    report = GateReport.of(compare(found_runs[10:20], found_runs[20:30], Design(effects=GATED)))
+    page.write_text(comparison("b against a", {"free-mtp": report}), encoding="utf-8")
+    for width, name in ((DESK, "compare"), (PHONE, "compare-phone")):
+        browser.open(page, width=width, dark=True)
+        browser.photograph(SHOTS / f"{name}.png")
+        assert drawn(browser)["free-mtp: how much worse"]["marks"] >= 8
+        assert "regression" in browser.run("document.querySelector('svg').textContent")
+        assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.run("document.querySelector('.banner.fail').textContent") == "Regression"

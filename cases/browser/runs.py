@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from harness.bench.cells import OFF, Cell
 from harness.bench.data.ask import Ask, Guide
 from harness.bench.data.guides import schema_guide
 from harness.bench.equality import greedy_equality
+from harness.bench.history.history import History
 from harness.bench.load.health import Health
 from harness.bench.load.run import LoadResult
 from harness.bench.load.store import Part, RecordFile, read_records
 from harness.bench.measured import Measured, judged, kept
 from harness.bench.plan import USUAL, Plan
 from harness.bench.record import Chunk, Kind, Outcome, RequestRecord
+from harness.bench.stats.run import Direction, Run, Value
 from harness.report.bench.benchmark import Benchmark
 from harness.report.bench.page import page
 from harness.report.bench.summary import junit, markdown
@@ -185,3 +188,25 @@ def _written(
     run_dir.write_text("summary.md", markdown(found))
     run_dir.write_text("junit.xml", junit(found))
     return run_dir.path
+
+
+def nights(folder: Path, count: int = 60) -> Path:
+    """A history with a step for the worse on night 20, mended on night 40."""
+    dice = np.random.default_rng(3)
+    with History(str(folder / "history")) as history:
+        for night in range(count):
+            slow = 1.12 if 20 <= night < 40 else 1.0
+            tpot = 20 * slow * float(dice.lognormal(0, 0.01))
+            values = {
+                "tpot.mean_ms": Value(value=tpot, unit="ms", direction=Direction.LOWER),
+                "throughput.output": Value(value=4000 / tpot, unit="tok/s", direction=Direction.HIGHER),
+            }
+            history.append(
+                Run(
+                    fingerprint={"model": HOSTILE, "hardware": "H200"},
+                    values=values,
+                    time=datetime(2026, 10, 1, 2, tzinfo=UTC) + timedelta(days=night),
+                    commit=f"{night:040x}",
+                )
+            )
+    return folder / "history"

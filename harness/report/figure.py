@@ -6,6 +6,7 @@ page's; every chart is drawn twice, for a desk and for a phone, since letters th
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ Build = Callable[[int], "Drawing"]
 """Width in pixels -> a chart of that width."""
 DESK, WIDE, PHONE = 460, 960, 322
 """Widths: half of the page, all of it, and a phone of 390 pixels less its margins."""
+TICKS = ((1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
 _NAMESPACES = re.compile(r' (xmlns(:xlink)?|version|class|role|aria-[a-z]+)="[^"]*"')
 
 THEME: dict[str, Any] = {
@@ -105,12 +107,10 @@ def svg(chart: Drawing) -> Markup:
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """Round numbers between two positive ones for a logarithmic axis: 1, 2, 5, 10 ..., or powers of ten alone."""
-    import math
-
+    """Round numbers between two positive ones for a logarithmic axis, as dense as ``most`` allows."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for steps in ((1, 2, 5), (1, 3), (1,)):
-        found = [step * 10.0**decade for decade in decades for step in steps]
+    for steps in TICKS:
+        found = [float(f"{step}e{decade}") for decade in decades for step in steps]
         inside = [one for one in found if low <= one <= high]
         if len(inside) <= most:
             break
