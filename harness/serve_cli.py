@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness.arguments import add_layout
+from harness.arguments import add_graphs, add_layout
 
 Prepare = Callable[[argparse.Namespace], None]
 
@@ -34,6 +34,7 @@ def add_verb(verbs: Any, prepare: Prepare) -> None:
     add("--served-model-name", metavar="NAME", help="default: the preset's or the folder's name")
     add("--kernels", choices=("auto", "triton", "naive"), default="auto")
     add_layout(parser)
+    add_graphs(parser)
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
     add("--host", default="127.0.0.1")
     add("--port", type=int, default=8000, help="0 takes a free one (8000)")

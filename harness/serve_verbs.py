@@ -34,6 +34,7 @@ def serve(args: argparse.Namespace) -> dict[str, Any]:
             prefix_caching=args.prefix_caching,
             kernels=args.kernels,
             layout=args.layout,
+            graphs=args.graphs == "on",
             device=args.device,
             max_model_len=args.max_model_len,
             max_num_seqs=args.max_num_seqs,

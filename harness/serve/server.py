@@ -41,11 +41,21 @@ class Setting:
     prefix_caching: bool = False
     kernels: Kind = "auto"
     layout: Layout = "slots"
+    graphs: bool = True
     device: str = "cpu"
     max_model_len: int = 1024
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
     limits: Limits = field(default_factory=Limits)
+
+    @property
+    def capture_sizes(self) -> tuple[int, ...]:
+        """Tokens of the steps that are CUDA graphs, up to a verify step of all requests; none on a CPU."""
+        if not self.graphs or self.device != "cuda" or not select(self.kernels, self.device).capturable:
+            return ()
+        full_rows = self.max_num_seqs * (1 if self.spec == "off" else self.k + 1)
+        most = min(full_rows, self.max_num_batched_tokens)
+        return tuple(sorted({1, 2, 4, *range(8, most, 8), most}))
 
     @property
     def config(self) -> EngineConfig:
@@ -55,6 +65,8 @@ class Setting:
             drafter="ngram" if self.spec == "ngram" else "mtp",
             regime=self.regime,
             layout=self.layout,
+            capture_sizes=self.capture_sizes,
+            graphs=bool(self.capture_sizes),
             prefix_caching=self.prefix_caching,
             max_model_len=self.max_model_len,
             max_num_seqs=self.max_num_seqs,
