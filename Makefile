@@ -29,7 +29,7 @@ ENDURES    = $(if $(SECONDS),--seconds '$(SECONDS)') $(if $(SEED),--seed '$(SEED
              $(if $(BASE_URL),--base-url '$(BASE_URL)')
 VERDICT    = code=$$?; echo "{\"verb\": \"$@\", \"exit\": $$((code != 0))}"; exit $$code
 
-.PHONY: help repro test test-browser matrix explore serve gpu-bench fuzz soak live live-vllm bench compare calibrate gate history lint doctor
+.PHONY: help repro test test-browser matrix explore serve gpu-bench fuzz soak live live-vllm bench compare calibrate gate nightly history lint doctor
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -85,6 +85,10 @@ calibrate: $(READY) ## how much benchmark runs move when nothing changes: RUNS='
 
 gate: $(READY) ## hold RUN=, or the newest night, against the nights of HISTORY=
 	@$(NEEDS) $(PY) -m harness.cli gate --history '$(HISTORY)' $(if $(RUN),'$(RUN)') $(ARGS)
+
+nightly: $(READY) ## correctness, benchmark, gate, one exit code: HISTORY= TARGET= KNOWN= CALIBRATION= RESUME=, or a server: BASE_URL= MODEL= TOKENIZER= COMMIT=
+	@$(NEEDS) $(PY) -m harness.cli nightly $(foreach p,HISTORY TARGET KNOWN CALIBRATION RESUME BASE_URL MODEL TOKENIZER COMMIT, \
+	  $(if $($p),--$(shell echo $p | tr A-Z_ a-z-) '$($p)')) $(ARGS)
 
 history: $(READY) ## the nights of HISTORY=; specharness history adds to it and finds changes
 	@$(NEEDS) $(PY) -m harness.cli history list '$(HISTORY)' $(ARGS)

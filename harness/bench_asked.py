@@ -109,7 +109,7 @@ def opened(args: argparse.Namespace) -> tuple[RunDir, Plan, argparse.Namespace]:
             "plan": plan.as_dict(),
             "revision": None if (found := served(args)) is None else asdict(found),
         }
-        return RunDir.create(args.reports or _reports(), name, about), plan, args
+        return RunDir.create(args.reports or reports_folder(), name, about), plan, args
     run_dir = RunDir.resume(args.resume)
     try:
         setting, plan = dict(run_dir.run["setting"]), plan_from(run_dir.run["plan"])
@@ -207,7 +207,8 @@ def speculations(args: argparse.Namespace) -> tuple[str, ...]:
     return (AS_SERVED,) if args.base_url else (OFF, args.spec)
 
 
-def _reports() -> Path:
+def reports_folder() -> Path:
+    """Where run directories go unless told: beside the cases, or in the current folder."""
     try:
         return find_root() / "reports"
     except CaseError:

@@ -25,6 +25,7 @@ from harness.explore_cli import add_verbs as add_explore_verbs
 from harness.gpu_cli import add_verb as add_gpu_verb
 from harness.history_cli import add_verbs as add_history_verbs
 from harness.live_cli import add_verb as add_live_verb
+from harness.nightly_cli import add_verb as add_nightly_verb
 from harness.serve_cli import add_verb as add_serve_verb
 
 Verb = Callable[[argparse.Namespace], dict[str, Any]]
@@ -154,6 +155,7 @@ def _parser() -> argparse.ArgumentParser:
     add_live_verb(verbs, _prepare)
     add_bench_verb(verbs, _prepare)
     add_history_verbs(verbs, _prepare)
+    add_nightly_verb(verbs, _prepare)
 
     listing = verbs.add_parser("list", help="list what exists")
     listing.add_argument("what", choices=("issues", "faults", "variants", "events"))

@@ -26,18 +26,20 @@ OLDEST_PYTHON = (3, 11)
 ENOUGH_DISK = 2 * 2**30  # bytes: models, traces and reports of a long night; an environment is another 3 GB
 
 VERBS: dict[str, tuple[str, ...]] = {  # verb -> groups of requirements: "" is the core, the others are extras
-    **dict.fromkeys(("repro", "matrix", "explore"), ("",)),
-    **dict.fromkeys(("test", "test-browser", "fuzz", "soak"), ("", "dev")),
+    **dict.fromkeys(("repro", "matrix", "explore", "gpu-bench", "sanitize"), ("",)),
+    **dict.fromkeys(("test", "test-browser", "fuzz", "soak", "gpu-gate"), ("", "dev")),
     "lint": ("dev",),
     **dict.fromkeys(("serve", "live", "live-vllm"), ("", "live")),
-    "bench": ("", "live", "bench"),
+    **dict.fromkeys(("bench", "nightly"), ("", "live", "bench")),
     **dict.fromkeys(("compare", "calibrate", "gate", "history"), ("", "bench")),
 }
 NECESSARY = ("repro", "test")  # when these can run, the doctor is content
+ON_A_GPU = ("gpu-bench", "gpu-gate", "sanitize")
 ABSENT = "not installed"
-IMPORTED_AS = {"pytest-xdist": "xdist", "vl-convert-python": "vl_convert", "nvidia-ml-py": "pynvml"}
-
-
+SANITIZER = "nvidia-cuda-sanitizer-api"
+IMPORTED_AS = {
+    "pytest-xdist": "xdist", "vl-convert-python": "vl_convert", "nvidia-ml-py": "pynvml", SANITIZER: "nvidia",
+}  # fmt: skip
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # heads and rows
 
 
@@ -140,8 +142,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _say_what_is_lacking(verb: str) -> int:
     if not (missing := lacking(verb)):
         return 0
-    print(f"{sys.executable} cannot run `{verb}`: {'; '.join(missing)}", file=sys.stderr)
-    print("  next: install that, or run `make doctor` for the whole picture", file=sys.stderr)
+    next_ = "\n  next: install that, or run `make doctor` for the whole picture"
+    print(f"{sys.executable} cannot run `{verb}`: {'; '.join(missing)}{next_}", file=sys.stderr)
     print(json.dumps({"verb": verb, "exit": 2, "missing": missing}))
     return 2
 
@@ -204,6 +206,11 @@ def _lacks(verb: str, examination: Examination) -> list[str]:
         missing.append(f"Python {'.'.join(map(str, OLDEST_PYTHON))} or newer")
     if examination.gpus and not examination.compiler:
         missing.append("a C compiler (Triton builds its launchers with one)")
+    if verb in ON_A_GPU and not examination.gpus:
+        missing.append("a GPU")
+    wheel = any(p.name == SANITIZER and not p.problem for p in examination.packages)
+    if verb == "sanitize" and not (wheel or shutil.which("compute-sanitizer") or "CUDA_HOME" in os.environ):
+        missing.append("compute-sanitizer, from CUDA or from specharness[sanitize]")
     if examination.free_bytes < ENOUGH_DISK:
         missing.append(f"disk: {_gib(examination.free_bytes)} free, {_gib(ENOUGH_DISK)} wanted")
     return missing
@@ -253,11 +260,8 @@ def _tables(examination: Examination) -> list[Table]:
         for p in examination.packages
     ]
     verbs = [(verb, "; ".join(missing) or "nothing") for verb, missing in examination.missing.items()]
-    return [
-        (("what", "found"), machine),
-        (("package", "version", "needed by", "state"), packages),
-        (("verb", "what it lacks"), verbs),
-    ]
+    heads = ("what", "found"), ("package", "version", "needed by", "state"), ("verb", "what it lacks")
+    return list(zip(heads, (machine, packages, verbs), strict=True))
 
 
 def _print_lines(table: Table, _console: Any) -> None:
