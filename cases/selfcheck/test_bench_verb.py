@@ -55,9 +55,11 @@ def model() -> Path:
     return ensure("peaked", cache=default_cache(os.environ))
 
 
-def bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[dict[str, Any], str]:
+def bench(
+    capsys: pytest.CaptureFixture[str], *arguments: str, page: bool = False
+) -> tuple[dict[str, Any], str]:
     """The JSON line, checked against the exit code, and everything above it."""
-    code = main(["bench", *arguments])
+    code = main(["bench", *arguments, *([] if page else ["--no-page"])])
     said = capsys.readouterr()
     above, _, last = said.out.rstrip("\n").rpartition("\n")
     told: dict[str, Any] = json.loads(last)
@@ -65,11 +67,13 @@ def bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[dict[str
     return told, above + said.err
 
 
-def test_the_two_by_two_of_the_real_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    url = str(tmp_path / "history")
-    told, shown = bench(
-        capsys, *SMALL, "--reports", str(tmp_path), "--format", "vllm-0.10.2", "--history", url
-    )
+def test_the_two_by_two_of_the_real_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, xml, step = str(tmp_path / "history"), tmp_path / "junit.xml", tmp_path / "step.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
+    where = ["--reports", str(tmp_path), "--format", "vllm-0.10.2", "--history", url, "--junit", str(xml)]
+    told, shown = bench(capsys, *SMALL, *where, page=True)
     assert told["exit"] == 0, shown
     assert len(told["filed"]) == 4
     with History(url) as history:
@@ -84,6 +88,14 @@ def test_the_two_by_two_of_the_real_server(tmp_path: Path, capsys: pytest.Captur
     for name in ("speedup_free", "speedup_guided", "interaction"):
         assert told[name] > 0
     run_dir = Path(told["run_dir"])
+    assert f"report: {run_dir}/index.html" in shown
+    for words in ("Right answers, measured by a healthy client", "Acceptance by position", "8 of 8", "<svg"):
+        assert words in (run_dir / "index.html").read_text(encoding="utf-8")
+    assert step.read_text() == (run_dir / "summary.md").read_text()
+    assert "Benchmark: right answers" in step.read_text()
+    assert 'tests="4" failures="0" skipped="0"' in xml.read_text()
+    assert json.loads((run_dir / "outcome.json").read_text()) == told
+    assert f"{run_dir.name}/index.html" in (tmp_path / "index.html").read_text(encoding="utf-8")
     digests, prompts = set(), {}
     for name in NAMES:
         found = read_result(run_dir / f"result-{name}.json")
