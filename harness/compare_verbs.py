@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from harness.bench.history.results import Found, read_all
+from harness.bench.importers.runs import defined_by_both, is_imported, untold
 from harness.bench.stats.calibrate import Calibration
 from harness.bench.stats.calibrate import calibrate as floors_of
 from harness.bench.stats.compare import compare as compared
 from harness.bench.stats.design import Design
 from harness.bench.stats.gate import GateReport
+from harness.bench.stats.run import Run
 from harness.console import console_of
 from harness.errors import UsageError
 from harness.judging import calibration_of, design_of, named, show, summary_of, written
@@ -26,18 +29,23 @@ from harness.report.bench.verdicts import comparison
 def compare(args: argparse.Namespace) -> dict[str, Any]:
     """Runs A against runs B, cell by cell; refuses runs of different settings."""
     console = console_of(args)
-    cells = _pairs(args, *(read_all([one, *more]) for one, more in _sides(args)))
+    cells = _pairs(args, *(read_all([one, *more], imports=True) for one, more in _sides(args)))
     design = design_of(args, len(cells))
+    for line in _notes(cells):
+        console.print(line, highlight=False, soft_wrap=True)
     reports = {}
     for name, (left, right) in cells.items():
         runs = [one.run for one in [*left, *right]]
         calibration = calibration_of(args.calibration, runs[0], args.across)
+        gated = design
+        if any(is_imported(run) for run in runs):
+            gated = _told(console, name, [one.run for one in left], [one.run for one in right], design)
         found = named(
             f"{left[0].path} and {right[0].path}",
             compared,
             [one.run for one in left],
             [one.run for one in right],
-            design,
+            gated,
             calibration,
             across=args.across,
         )
@@ -82,6 +90,22 @@ def calibrate(args: argparse.Namespace) -> dict[str, Any]:
 
 def _sides(args: argparse.Namespace) -> tuple[tuple[Path, list[Path]], tuple[Path, list[Path]]]:
     return (args.baseline, args.more_a), (args.candidate, args.more_b)
+
+
+def _notes(cells: Mapping[str, tuple[Sequence[Found], Sequence[Found]]]) -> list[str]:
+    """How the words of other tools are meant, each once."""
+    found = [one for sides in cells.values() for runs in sides for one in runs if is_imported(one.run)]
+    lines = [f"{one.run.fingerprint['tool']}: {note}" for one in found for note in one.notes]
+    return [*dict.fromkeys(lines), *(["of another tool's run nobody checked the answers"] if found else [])]
+
+
+def _told(console: Console, name: str, left: Sequence[Run], right: Sequence[Run], design: Design) -> Design:
+    """The design with the metrics that both tools define; what is left out or not known is said."""
+    effects, reasons = named(name, defined_by_both, left, right, design.effects)
+    lines = [*reasons, *(f"nobody says whether the {key} agrees" for key in untold(left[0], right[0]))]
+    for line in lines:
+        console.print(f"{name}: {line}", highlight=False, soft_wrap=True)
+    return replace(design, effects=effects)
 
 
 def _pairs(

@@ -327,9 +327,80 @@ def test_a_change_that_went_away_is_fixed(made: Made, call: Call, tmp_path: Path
     assert line["changes"][0]["fixed_by"] == f"{18:040x}"
 
 
-def test_what_another_tool_wrote_is_refused(made: Made, call: Call) -> None:
-    theirs = ROOT / "fixtures/bench/vllm-0.32.0.json"
-    code, line, _, _ = call("compare", theirs, made("a"))
+BENCH = ROOT / "fixtures/bench"
+ACROSS = [part for key in ("tool", "version", "model", "load", "data") for part in ("--across", key)]
+
+
+def theirs(tmp_path: Path, name: str, factor: float = 1.0, **more: Any) -> Path:
+    """Four results of vLLM in a folder of their own, a quarter of a percent apart."""
+    found = json.loads((BENCH / "vllm-0.32.0.json").read_text(encoding="utf-8"))
+    folder = tmp_path / name
+    folder.mkdir()
+    for number in range(4):
+        by = factor * (1 + number / 400)
+        scaled = {key: value * by for key, value in found.items() if key.endswith("_ms")}
+        rate = {"output_throughput": found["output_throughput"] / by}
+        path = folder / f"{number}.json"
+        path.write_text(json.dumps(found | scaled | rate | more), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(("factor", "code", "word"), [(1.0, 0, "pass"), (1.3, 1, "regression")])
+def test_results_of_vllm_are_compared_as_they_are(
+    call: Call, tmp_path: Path, factor: float, code: int, word: str
+) -> None:
+    left, right = theirs(tmp_path, "a"), theirs(tmp_path, "b", factor, date="20261202-030518")
+    sides = [left / "0.json", right / "0.json"]
+    more = [part for n in "123" for part in ("--more-a", left / f"{n}.json", "--more-b", right / f"{n}.json")]
+    got, line, out, _ = call("compare", *sides, *more)
+    assert (got, line["call"]) == (code, word)
+    assert "vllm: its ITL is one sample per chunk: here icl" in out
+    assert "nobody checked the answers" in out
+    metric = line["cells"]["imported"]["metrics"]["tpot.mean_ms"]
+    assert metric["worse_by"] == pytest.approx(factor - 1, abs=1e-9)
+    assert call("compare", left, right)[:2] == (got, line)  # folders hold the same
+
+
+def test_settings_that_a_tool_tells_must_agree(call: Call, tmp_path: Path) -> None:
+    left = theirs(tmp_path, "a")
+    for key, value, told in (
+        ("model_id", "other", "model: peaked | other"),
+        ("max_concurrency", 8, "load: all at once, 4 at a time | all at once, 8 at a time"),
+        ("total_input_tokens", 400, "data: 385 prompt tokens in 12 requests | 400 prompt tokens"),
+    ):
+        code, line, _, _ = call("compare", left, theirs(tmp_path, key, **{key: value}))
+        assert (code, told in line["error"]) == (2, True), line["error"]
+
+
+def test_what_two_tools_define_alike_is_compared_and_the_rest_is_named(call: Call) -> None:
+    pair = (BENCH / "guidellm-0.8.1.json", BENCH / "aiperf-0.13.0.json")
+    code, line, _, _ = call("compare", *pair)
+    assert (code, "tool: guidellm | aiperf" in line["error"]) == (2, True)
+    code, line, out, _ = call("compare", *pair, *ACROSS)
+    assert code == 125  # one run of either side
+    gated = {name for name, one in line["cells"]["imported"]["metrics"].items() if one["effect"]}
+    assert gated == {"ttft.median_ms", "ttft.p99_ms", "throughput.output"}
+    assert "tpot.mean_ms is not compared: aiperf of B has nothing of this definition" in out
+    assert "e2el.mean_ms is not compared: guidellm of A" in out
+
+
+def test_a_run_of_another_tool_that_dropped_requests_is_not_fast(call: Call, tmp_path: Path) -> None:
+    failed = theirs(tmp_path, "b", 0.5, failed=3)
+    code, line, out, _ = call("compare", theirs(tmp_path, "a"), failed, *ACROSS)
+    assert (code, line["call"]) == (125, "inconclusive")
+    assert "not correct: 3 of 15 requests failed" in out
+    nothing = BENCH / "guidellm-0.8.1-failed.json"
+    code, _, out, _ = call("compare", BENCH / "guidellm-0.8.1.json", nothing, *ACROSS)
+    assert (code, "not correct: nothing was completed" in out) == (125, True)
+
+
+def test_ours_and_theirs_are_of_different_settings_until_that_is_meant(made: Made, call: Call) -> None:
+    code, line, _, _ = call("compare", BENCH / "vllm-0.32.0.json", made("a"))
+    assert (code, "hardware: (absent) | 2 CPUs" in line["error"]) == (2, True)
+
+
+def test_a_history_takes_no_run_of_another_tool(made: Made, call: Call, tmp_path: Path) -> None:
+    code, line, _, _ = call("history", "add", tmp_path / "h", BENCH / "vllm-0.32.0.json", "--commit", "a" * 7)
     assert code == 2
     assert "another tool made it" in line["error"]
     assert "specharness bench --base-url" in line["error"]
@@ -375,7 +446,8 @@ def test_a_damaged_result_is_one_message(made: Made, call: Call, ours: dict[str,
     [
         (["compare", "{gone}", "{a}"], "no such file"),
         (["compare", "{empty}", "{a}"], "saw no result-*.json"),
-        (["compare", "{text}", "{a}"], "cannot be read as JSON"),
+        (["compare", "{text}", "{a}"], "expected a result of vLLM, SGLang, GuideLLM or AIPerf"),
+        (["calibrate", "{text}"], "cannot be read as JSON"),
         (["compare", "{b}", "{a}", "--more-b", "{a}"], "is the same run as"),
         (["compare", "{a}", "{a}"], "is the same run as"),
         (["compare", "{a}", "{b}", "--cell", "guided-mtp"], "no 'guided-mtp'"),

@@ -11,6 +11,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from harness.bench.importers.runs import runs_of
 from harness.bench.result import NAMESPACE, read_result
 from harness.bench.revision import Revision
 from harness.bench.stats.of_result import run_of
@@ -19,25 +20,33 @@ from harness.errors import UsageError
 
 UNKNOWN = "unknown"
 """The commit of a run of which nobody said it."""
+FOREIGN = (".json", ".jsonl", ".txt")
+"""Endings of other tools' results."""
 NEXT = "pass a result-CELL.json or a run directory that `specharness bench` made"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A run, the file that it came from, and its cell (letters, digits, ``.``, ``_``, ``-``)."""
+    """A run, the file that it came from, and its cell (letters, digits, ``.``, ``_``, ``-``).
+
+    ``notes``: how another tool's words are meant.
+    """
 
     path: Path
     cell: str
     run: Run
+    notes: tuple[str, ...] = ()
 
 
-def find(path: Path) -> tuple[Path, ...]:
-    """Result files of a path; UsageError where it has none."""
+def find(path: Path, *, imports: bool = False) -> tuple[Path, ...]:
+    """Result files of a path; UsageError where it has none. ``imports``: also other tools', with names of their own."""
     if path.is_file():
         return (path,)
     if not path.is_dir():
         raise UsageError(f"{path}: there is no such file or directory", hint=NEXT)
     found = sorted(path.glob("result-*.json")) or sorted(path.glob("*/result-*.json"))
+    if not found and imports:
+        found = sorted(file for file in path.iterdir() if file.suffix in FOREIGN and file.is_file())
     if not found:
         raise UsageError(
             f"{path}: saw no result-*.json in it, nor in a directory in it, expected one for each cell",
@@ -58,7 +67,7 @@ def read(path: Path, *, commit: str | None = None, series: str = "nightly") -> F
         raise UsageError(
             f"{path}: saw no key {NAMESPACE!r}, so another tool made it: nothing says of what setting it is, or "
             "whether its answers were right",
-            hint="measure with `specharness bench --base-url URL`",
+            hint="measure with `specharness bench --base-url URL`; compare alone takes it as it is",
         )
     fingerprint, health = _texts(path, ours.get("fingerprint")), ours.get("health") or {}
     _check_metrics(path, ours.get("metrics"))
@@ -81,22 +90,42 @@ def read(path: Path, *, commit: str | None = None, series: str = "nightly") -> F
 
 
 def read_all(
-    paths: Iterable[Path], *, commit: str | None = None, series: str = "nightly"
+    paths: Iterable[Path], *, commit: str | None = None, series: str = "nightly", imports: bool = False
 ) -> dict[str, tuple[Found, ...]]:
-    """Runs by cell, each cell's in the order they were made. The same file twice is a UsageError."""
+    """Runs by cell, each cell's in the order they were made. The same file twice is a UsageError.
+
+    ``imports``: also of the other tools that ``bench.importers`` reads.
+    """
     cells: dict[str, list[Found]] = {}
     seen: dict[str, Path] = {}
     for path in paths:
-        for file in find(path):
-            found = read(file, commit=commit, series=series)
-            if found.run.id in seen:
-                raise UsageError(
-                    f"{file}: is the same run as {seen[found.run.id]}, expected different ones",
-                    hint="one run counted twice looks like two that agree: name it once",
-                )
-            seen[found.run.id] = file
-            cells.setdefault(found.cell, []).append(found)
+        for file in find(path, imports=imports):
+            theirs = imports and is_foreign(file)
+            several = _imported(file) if theirs else (read(file, commit=commit, series=series),)
+            for found in several:
+                if found.run.id in seen:
+                    raise UsageError(
+                        f"{file}: is the same run as {seen[found.run.id]}, expected different ones",
+                        hint="one run counted twice looks like two that agree: name it once",
+                    )
+                seen[found.run.id] = file
+                cells.setdefault(found.cell, []).append(found)
     return {cell: tuple(sorted(runs, key=lambda one: one.run.time)) for cell, runs in sorted(cells.items())}
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether a file holds no result of ours: then another tool made it, or nobody did."""
+    try:
+        return NAMESPACE not in read_result(path)
+    except UsageError:
+        return True
+
+
+def _imported(path: Path) -> tuple[Found, ...]:
+    return tuple(
+        Found(path=path, cell=_cell(path, cell), run=run, notes=(*one.notes, *one.warnings))
+        for cell, run, one in runs_of(path)
+    )
 
 
 def _commit(ours: Mapping[str, Any]) -> str:

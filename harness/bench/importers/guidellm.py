@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harness.bench.importers.imported import Imported, number, table, text, unmeasured
+from harness.bench.importers.imported import Imported, number, pace, table, text, unmeasured
 from harness.bench.importers.vllm import warnings_of
 
 CLOCKS = {  # theirs: (ours, factor to milliseconds)
@@ -61,10 +61,12 @@ def _benchmark(found: Mapping[str, Any], version: str | None) -> Imported:
         metrics = unmeasured(metrics)
     incomplete = number(totals.get("incomplete")) or 0
     config = table(found.get("config"))
+    strategy = table(config.get("strategy"))
     return Imported(
         tool="guidellm",
         version=version,
         model=text(table(config.get("backend")).get("model")),
+        load=pace(strategy.get("rate"), strategy.get("streams"), text(strategy.get("type_")) or ""),
         metrics=metrics,
         result=_result(theirs, metrics),
         warnings=(

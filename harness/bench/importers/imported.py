@@ -15,12 +15,14 @@ class Imported:
     """``metrics`` by our dotted names (times in milliseconds), only where the definitions agree; what has no equal here
     stands under the tool's own name (``guidellm.tpot``). ``result`` has vLLM's keys, for the block.
 
-    ``notes`` say how a number's definition is the tool's own; ``warnings`` what is wrong with the run.
+    ``load``: how requests were sent, as far as it says. ``notes`` say how a number's definition is the tool's own;
+    ``warnings`` what is wrong with the run.
     """
 
     tool: str
     version: str | None = None
     model: str | None = None
+    load: str = "not told"
     metrics: Mapping[str, float | None]
     result: Mapping[str, Any] = field(default_factory=dict)
     records: tuple[RequestRecord, ...] = ()
@@ -38,6 +40,14 @@ def number(value: object) -> float | None:
 def text(value: object) -> str | None:
     """A text, or nothing."""
     return value if isinstance(value, str) else None
+
+
+def pace(rate: object, at_once: object, what: str = "") -> str:
+    """A load in words, the same for every tool: requests a second, and how many at a time."""
+    words = ["all at once" if number(rate) is None else f"{number(rate):g} per second"]
+    if number(at_once) is not None:
+        words.append(f"{number(at_once):g} at a time")
+    return ", ".join(filter(None, [what, *words]))
 
 
 def table(value: object) -> Mapping[str, Any]:

@@ -36,7 +36,8 @@ def import_file(path: Path) -> list[Imported]:
     try:
         return import_text(content)
     except UsageError as error:
-        raise UsageError(f"{path}: {error.args[0]}", hint=error.hint) from None
+        hint = error.hint or "pass what `specharness bench` or one of these tools wrote"
+        raise UsageError(f"{path}: {error.args[0]}", hint=hint) from None
 
 
 def import_text(content: str) -> list[Imported]:

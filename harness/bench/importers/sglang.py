@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.bench.importers.imported import Imported, clock, number, per_chunk, table, text, unmeasured
+from harness.bench.importers.imported import Imported, clock, number, pace, per_chunk, table, text, unmeasured
 from harness.bench.importers.vllm import warnings_of
 
 PLAIN = {
@@ -45,6 +45,7 @@ def from_sglang(found: Mapping[str, Any]) -> Imported:
         tool="sglang",
         version=text(server.get("version")),
         model=text(server.get("model_path")),
+        load=pace(found.get("request_rate"), found.get("max_concurrency")),
         metrics=metrics,
         result=_result(found),
         warnings=warnings_of(metrics),

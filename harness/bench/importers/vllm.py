@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
-from harness.bench.importers.imported import Imported, clock, number, per_chunk, table, text, unmeasured
+from harness.bench.importers.imported import Imported, clock, number, pace, per_chunk, table, text, unmeasured
 from harness.bench.metrics.trust import warm_up_warning
 from harness.bench.record import Chunk, Kind, Outcome, RequestRecord
 
@@ -45,6 +45,7 @@ def from_vllm(found: Mapping[str, Any], tool: str = "vllm") -> Imported:
     return Imported(
         tool="specharness" if ours else tool,
         model=text(found.get("model_id")),
+        load=pace(found.get("request_rate"), found.get("max_concurrency")),
         metrics={**metrics, **table(ours.get("metrics"))},
         result={key: value for key, value in found.items() if key != "specharness"},
         records=records_of_vllm(found),
