@@ -29,7 +29,7 @@ ENDURES    = $(if $(SECONDS),--seconds '$(SECONDS)') $(if $(SEED),--seed '$(SEED
              $(if $(BASE_URL),--base-url '$(BASE_URL)')
 VERDICT    = code=$$?; echo "{\"verb\": \"$@\", \"exit\": $$((code != 0))}"; exit $$code
 
-.PHONY: help repro test test-browser matrix explore serve gpu-bench fuzz soak live live-vllm bench compare calibrate gate nightly history lint doctor
+.PHONY: help repro test test-browser matrix explore serve gpu-bench gpu-gate sanitize fuzz soak live live-vllm bench compare calibrate gate nightly history lint doctor
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -83,8 +83,19 @@ compare: $(READY) ## hold benchmark runs A= against B=: files, run directories, 
 calibrate: $(READY) ## how much benchmark runs move when nothing changes: RUNS='reports/bench-1 reports/bench-2 ...'
 	@$(NEEDS) $(PY) -m harness.cli calibrate $(RUNS) $(ARGS)
 
-gate: $(READY) ## hold RUN=, or the newest night, against the nights of HISTORY=
+ifeq ($(HISTORY),)
+gate: gpu-gate ## is this commit right on this machine's GPU? With HISTORY=: RUN=, or the newest night, against its nights
+else
+gate: $(READY)
 	@$(NEEDS) $(PY) -m harness.cli gate --history '$(HISTORY)' $(if $(RUN),'$(RUN)') $(ARGS)
+endif
+
+gpu-gate: $(READY) ## kernels, recompile gate and every case on this machine's GPU, in 5 minutes: JUNIT= ADD=sanitize
+	@$(NEEDS) $(PY) -m harness.cli gpu-gate $(if $(JUNIT),--junit '$(JUNIT)') $(foreach p,$(ADD),--add '$p') \
+	  $(if $(SEED),--seed '$(SEED)') $(ARGS)
+
+sanitize: $(READY) ## the kernels under compute-sanitizer: memcheck and racecheck, and mistakes that they have to find
+	@$(NEEDS) $(PY) -m harness.cli sanitize $(if $(JUNIT),--junit '$(JUNIT)') $(ARGS)
 
 nightly: $(READY) ## correctness, benchmark, gate, one exit code: HISTORY= TARGET= KNOWN= CALIBRATION= RESUME=, or a server: BASE_URL= MODEL= TOKENIZER= COMMIT=
 	@$(NEEDS) $(PY) -m harness.cli nightly $(foreach p,HISTORY TARGET KNOWN CALIBRATION RESUME BASE_URL MODEL TOKENIZER COMMIT, \

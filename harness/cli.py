@@ -22,7 +22,7 @@ from harness.bench_cli import add_verb as add_bench_verb
 from harness.codec import encode
 from harness.errors import HarnessError, UsageError
 from harness.explore_cli import add_verbs as add_explore_verbs
-from harness.gpu_cli import add_verb as add_gpu_verb
+from harness.gpu_cli import add_verbs as add_gpu_verbs
 from harness.history_cli import add_verbs as add_history_verbs
 from harness.live_cli import add_verb as add_live_verb
 from harness.nightly_cli import add_verb as add_nightly_verb
@@ -151,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
         add_releases(verb)
     add_explore_verbs(verbs, _prepare)
     add_serve_verb(verbs, _prepare)
-    add_gpu_verb(verbs)
+    add_gpu_verbs(verbs)
     add_live_verb(verbs, _prepare)
     add_bench_verb(verbs, _prepare)
     add_history_verbs(verbs, _prepare)

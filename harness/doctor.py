@@ -35,11 +35,9 @@ VERBS: dict[str, tuple[str, ...]] = {  # verb -> groups of requirements: "" is t
 }
 NECESSARY = ("repro", "test")  # when these can run, the doctor is content
 ON_A_GPU = ("gpu-bench", "gpu-gate", "sanitize")
-ABSENT = "not installed"
-SANITIZER = "nvidia-cuda-sanitizer-api"
-IMPORTED_AS = {
-    "pytest-xdist": "xdist", "vl-convert-python": "vl_convert", "nvidia-ml-py": "pynvml", SANITIZER: "nvidia",
-}  # fmt: skip
+ABSENT, SANITIZER = "not installed", "nvidia-cuda-sanitizer-api"
+IMPORTED_AS = {"pytest-xdist": "xdist", "vl-convert-python": "vl_convert", "nvidia-ml-py": "pynvml"}
+IMPORTED_AS[SANITIZER] = "nvidia"
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # heads and rows
 
 
@@ -206,8 +204,7 @@ def _lacks(verb: str, examination: Examination) -> list[str]:
         missing.append(f"Python {'.'.join(map(str, OLDEST_PYTHON))} or newer")
     if examination.gpus and not examination.compiler:
         missing.append("a C compiler (Triton builds its launchers with one)")
-    if verb in ON_A_GPU and not examination.gpus:
-        missing.append("a GPU")
+    missing += ["a GPU"] if verb in ON_A_GPU and not examination.gpus else []
     wheel = any(p.name == SANITIZER and not p.problem for p in examination.packages)
     if verb == "sanitize" and not (wheel or shutil.which("compute-sanitizer") or "CUDA_HOME" in os.environ):
         missing.append("compute-sanitizer, from CUDA or from specharness[sanitize]")

@@ -84,7 +84,9 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "arguments": (set(), set()),
     "console": (set(), {"rich"}),
     "bench.gpu": ({"errors", "engine", "targets", "targets.upstream"}, ANY),  # kernels, ours and theirs
-    "gpu_cli": ({"gpu_verbs"}, set()),
+    "gpu": ({*WORDS, "cases", "engine", "report", "rundir"}, ANY),
+    "gpu_cli": ({"gpu_verbs", "gpu_gate_verbs"}, set()),
+    "gpu_gate_verbs": (ANY, ANY),
     "gpu_verbs": (ANY, ANY),
     "bench": ({"errors", "trace", "targets", "doctor"}, ANY),
     "bench_cli": ({"bench_verbs"}, set()),

@@ -66,10 +66,15 @@ class Traffic:
     layer: Layer
     random: Random
     slots: int = MOST_ROWS
+    exact: bool = (
+        False  # every tensor an allocation of its own size: a checker of memory sees what lies beyond
+    )
 
-    def step(self, kernels: Kernels) -> int:
-        """One verify step, one of prompts and one decode through every kernel of the contract; returns its rows."""
-        B = self.random.choice(EDGES) if self.random.random() < 0.5 else self.random.randint(1, self.slots)
+    def step(self, kernels: Kernels, rows: int | None = None) -> int:
+        """One verify step, one of prompts and one decode through every kernel of the contract; returns its rows,
+        which are drawn where they are not given."""
+        edge = self.random.random() < 0.5
+        B = rows or (self.random.choice(EDGES) if edge else self.random.randint(1, self.slots))
         B = min(B, self.slots)
         self._verify(kernels, B)
         self._prefill(kernels, B)
@@ -143,7 +148,7 @@ class Traffic:
         inner = 1
         for one in size:
             inner *= one
-        first, column, beyond = (self.random.choice((0, 0, 1, 3)) for _ in range(3))
+        first, column, beyond = (0 if self.exact else self.random.choice((0, 0, 1, 3)) for _ in range(3))
         like = self.layer.conv_weight
         wide = torch.randn(N + first, column + inner + beyond, dtype=like.dtype, device=like.device)
         return wide[first:, column : column + inner].unflatten(1, size)
