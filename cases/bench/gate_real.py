@@ -2,15 +2,19 @@
 
     python -m cases.bench.gate_real --gates 10
 
-Baseline and candidate are two processes of the same server with the same arguments, measured in turn.
+Baseline and candidate are two processes of the same server with the same arguments, measured in turn. Where there are
+two cores the servers have one (only one of them is asked at a time) and the client has the other: moving from core to
+core makes noise. A run takes 3 to 4 seconds on idle cores, a gate 4 pairs of runs at least (half a minute), 16 at most.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -53,6 +57,16 @@ def measured(server: OwnServer, calls: list[Call], number: int, folder: Path, lo
     )
 
 
+def apart(*servers: OwnServer) -> None:
+    """Servers on one core, this client on another; nothing where there is only one, or the system has no such call."""
+    if not hasattr(os, "sched_setaffinity") or len(cores := sorted(os.sched_getaffinity(0))) < 2:
+        return
+    for server in servers:
+        for task in Path(f"/proc/{server.process.pid}/task").iterdir():  # a process is moved thread by thread
+            os.sched_setaffinity(int(task.name), {cores[0]})
+    os.sched_setaffinity(0, {cores[-1]})
+
+
 def workload(model: str, requests: int, tokens: int) -> list[Call]:
     """Random token ids, the same in every run."""
     rng = random.Random(1)
@@ -93,15 +107,22 @@ def main() -> None:
     parser.add_argument(
         "--loop-lag", type=float, default=0.010, help="P99 that makes a run client-bound, s (0.01)"
     )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=720,
+        help="begin no further gate after this; the last one is always run (720)",
+    )
     parser.add_argument("--calibration", type=int, default=10, help="A/A runs before the gates (10)")
     asked = parser.parse_args()
-    design = Design(effects=GATED)
+    design, began, seen = Design(effects=GATED), time.monotonic(), Counter[str]()
     with (
         tempfile.TemporaryDirectory() as scratch,
         own_server([], Path(scratch) / "baseline.log") as one,
         own_server([], Path(scratch) / "candidate.log") as other,
     ):
         folder, count = Path(scratch), iter(range(10**6))
+        apart(one, other)
         calls = workload(one.model, asked.requests, asked.tokens)
 
         def of(server: OwnServer, work: list[Call]) -> Callable[[], Run]:
@@ -115,12 +136,16 @@ def main() -> None:
         for name, floor in floors.floors.items():
             if name in GATED:
                 print(f"{name}: {floor.sd:.1%} from run to run, {floor.smallest:.0%} detectable", flush=True)
+        print(f"calibrated after {time.monotonic() - began:.0f} s, load {os.getloadavg()[0]:.1f}", flush=True)
         print(
-            "\n| gate | candidate | call | pairs | seconds | why |\n|---:|---|---|---:|---:|---|", flush=True
+            "\n| gate | candidate | call | pairs | seconds | load | why |\n|---:|---|---|---:|---:|---:|---|",
+            flush=True,
         )
         longer = workload(one.model, asked.requests, round(asked.tokens * 1.3))
         for number in range(asked.gates + 1):
             start = time.monotonic()
+            if number < asked.gates and start - began > asked.seconds:
+                continue
             work = calls if number < asked.gates else longer
             measure = pairs(of(one, calls), of(other, work))
             report = gate([of(other, work)()], [], design, floors, measure)
@@ -132,9 +157,13 @@ def main() -> None:
                 report.call.value,
                 report.pairs,
                 f"{time.monotonic() - start:.0f}",
+                f"{os.getloadavg()[0]:.1f}",
                 why,
             ]
             print(f"| {' | '.join(map(str, cells))} |", flush=True)
+            seen[f"{label}: {report.call.value}"] += 1
+        told = ", ".join(f"{name} {times}" for name, times in seen.items())
+        print(f"\n{told}; {time.monotonic() - began:.0f} s in all")
 
 
 if __name__ == "__main__":
