@@ -23,13 +23,13 @@ from harness.engine.kernels import launch as launching
 from harness.engine.kernels import replay
 from harness.engine.kernels.triton_kernels import TritonKernels
 
-SHAPE = Shape(H=1, HV=2, K=16, V=64, k=2)  # each has two blocks of values, or more, for its kernel
-HALF, QUARTER = replace(SHAPE, V=32), replace(SHAPE, V=16)
+SHAPE = Shape(H=1, HV=2, K=16, V=64, k=1)  # each has two blocks of values for its kernel
+HALF, QUARTER = replace(SHAPE, V=32, k=2), replace(SHAPE, V=16)
 WIDE = Shape(H=1, HV=2, K=96, V=64, k=2)  # convolutions of more channels than one program takes
 ROWS = [
-    Row(length=3, accepted=2),
+    Row(length=2, accepted=1),
     Row(length=0),
-    Row(length=2, accepted=3, known=False),
+    Row(length=1, accepted=2, known=False),
     Row(length=2, padding=True),
 ]
 
