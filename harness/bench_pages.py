@@ -44,7 +44,9 @@ def write_pages(
     if args.junit:
         _write(session, args.junit, junit(found))
     if not args.no_page:
-        session.say(_page(session, found))
+        with session.console.status("drawing the report"):
+            said = _page(session, found)
+        session.say(said)
 
 
 def _page(session: Session, found: Benchmark) -> str:
