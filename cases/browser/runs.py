@@ -84,7 +84,6 @@ def cell(
     load = LoadResult(
         records=read_records(folder).records,
         health=Health(**health),
-        window=None,
         transport="raw",
         why_transport="",
     )

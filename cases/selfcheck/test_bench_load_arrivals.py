@@ -20,7 +20,6 @@ from harness.bench.load.drive import drive
 from harness.bench.load.health import Bounds, Pulse, Pulses, merged
 from harness.bench.load.seeds import Seeds
 from harness.bench.load.shape import Closed, Open, share
-from harness.bench.load.window import Window, steady
 from harness.bench.record import Chunk, Kind, Outcome, RequestRecord
 from harness.errors import UsageError
 
@@ -282,18 +281,6 @@ def test_warm_up_is_in_no_measurement_of_health() -> None:
     health = merged([Pulses()], [warm])
     assert health.coalesced_share is None
     assert health.achieved_rate is None
-
-
-def test_the_steady_part_has_neither_ramp_nor_drain() -> None:
-    records = [record(str(i), float(i), float(i), i + 5.0) for i in range(20)]
-    window = steady(records, Open(times=tuple(map(float, range(20)))))
-    assert window == Window(begin=5.0, end=19.0)
-    assert [each.id for each in records if window.holds(each)] == [str(i) for i in range(5, 15)]
-    assert steady(records, Closed(concurrency=8)) == Window(begin=7.0, end=19.0)
-    assert steady(records[:3], Closed(concurrency=8)) is None
-    assert steady(records[:1], Open(times=(0.0,))) is None
-    warm = [record("w", -9.0, -9.0, -8.0, warm_up=True)]
-    assert steady([*warm, *records], Closed(concurrency=8)) == Window(begin=7.0, end=19.0)
 
 
 def test_warm_up_has_the_run_s_shapes_and_not_its_prompts() -> None:

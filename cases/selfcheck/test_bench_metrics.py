@@ -486,6 +486,8 @@ def test_the_steady_state_has_neither_ramp_nor_drain() -> None:
     assert found.sent == 1
     assert found.output == pytest.approx(1 / 7)
     assert [record.id for record in within(ramp, found.span)] == ["r3"]
+    warm = [replace(record, warm_up=True) for record in ramp]
+    assert steady([shifted(record, -9.0) for record in warm] + ramp) == found
 
 
 def test_a_run_that_never_settles_has_no_steady_state() -> None:

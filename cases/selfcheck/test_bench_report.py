@@ -42,9 +42,7 @@ from harness.rundir import RunDir
 def measured(
     records: list[RequestRecord], speculation: str = OFF, number: int | None = None, **health: Any
 ) -> Measured:
-    load = LoadResult(
-        records=tuple(records), health=Health(**health), window=None, transport="raw", why_transport=""
-    )
+    load = LoadResult(records=tuple(records), health=Health(**health), transport="raw", why_transport="")
     asks = [Ask(id=one.id, prompt=(1,), max_tokens=9) for one in records]
     return judged(Cell(speculation=speculation, guided=False, number=number), asks, load, Path("nowhere"))
 

@@ -315,7 +315,7 @@ def cell(
 ) -> Measured:
     """A cell that was measured so."""
     load = LoadResult(
-        records=tuple(records), health=Health(because=because), window=None, transport="raw", why_transport=""
+        records=tuple(records), health=Health(because=because), transport="raw", why_transport=""
     )
     asks = [
         Ask(id=r.id, prompt=(1, 2), max_tokens=9, guide=bundled("sentiment")[0] if guided else None)

@@ -23,7 +23,6 @@ from harness.bench.load.health import Bounds, Health, Pulse, merged
 from harness.bench.load.shape import Closed, Open, Shape
 from harness.bench.load.store import Part, RecordFile, plan_digest, read_records
 from harness.bench.load.transport import Endpoint, choose, open_transport
-from harness.bench.load.window import Window, steady
 from harness.bench.record import RequestRecord
 from harness.errors import UsageError
 
@@ -64,11 +63,10 @@ class LoadPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
-    """``records`` with the warm-up's, by the time of sending; ``window``: the steady part, ``None``: there is none."""
+    """``records`` with the warm-up's, by the time of sending."""
 
     records: tuple[RequestRecord, ...]
     health: Health
-    window: Window | None
     transport: str
     why_transport: str
 
@@ -115,7 +113,6 @@ def run_load(
     return LoadResult(
         records=records,
         health=health,
-        window=steady(records, plan.shape),
         transport=transport,
         why_transport=why,
     )
