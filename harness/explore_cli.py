@@ -60,6 +60,9 @@ def add_verbs(verbs: Any, prepare: Prepare) -> None:
         "--clean", type=count, default=1020, metavar="N", help="generated runs of the correct engine (1020)"
     )
     parser.add_argument("--fault", action="append", metavar="NAME", help="only this one; may be repeated")
+    parser.add_argument(
+        "--quick", action="store_true", help="each fault on the scenarios of its own, until one kills it"
+    )
     _add_common(parser, matrix)
     parser = verbs.add_parser("explore", help="draw scenarios until something is wrong, and make it small")
     parser.add_argument("--seconds", type=seconds, default=60, metavar="S", help="for so long (default 60)")

@@ -137,11 +137,13 @@ def _fault_jobs(
     shipped: Mapping[str, tuple[tuple[str, ...], Scenario]],
 ) -> Iterator[Job]:
     """All kept scenarios, so that equal faults can be told from different ones; then what names the fault; then more
-    and more that is drawn."""
+    and more that is drawn. ``--quick``: its own kept scenario, what names it, and more until one kills it."""
+    quick = session.args.quick
     for one in declared:
         named = (scenario for variants, scenario in shipped.values() if one.name in variants)
+        mine = [scenario for scenario in kept if not quick or scenario.name == one.name]
         chunk = range(MOST_GENERATED if one.counted else 0)
-        yield session.job(one.name, chunk, given=(*kept, *named), enough=KILLS)
+        yield session.job(one.name, chunk, given=(*mine, *named), enough=1 if quick else KILLS)
 
 
 def _distinct(session: Session, clean: Sequence[Record]) -> int:

@@ -22,6 +22,7 @@ from harness.console import console_of
 from harness.errors import CaseError, Unsupported, UsageError
 from harness.expected import Expected, read_expected, settle
 from harness.lab import Lab
+from harness.layouts import scenario_in, variants_in
 from harness.models.tiny import default_cache, ensure
 from harness.report import html, proof
 from harness.repro import Reproduction, reproduce
@@ -43,7 +44,7 @@ def repro(args: argparse.Namespace) -> dict[str, Any]:
     folder = _model(args, console)
     console.print(f"{case.ref}  {case.title}", style="bold", highlight=False)
     scenarios = _fitting(args, console, case.scenarios(Lab(folder, root / "fixtures", args.seed)))
-    variants = _chosen(args, case.variants)
+    variants = _chosen(args, variants_in(args.layout, case))
     reproduction, run_dir = _reproduce(
         args, console, root, f"repro-{slug(case.number)}", scenarios, variants, folder, case.needs
     )
@@ -183,7 +184,7 @@ def _fitting(args: argparse.Namespace, console: Console, scenarios: Iterable[Sce
             args.left_out[scenario.name] = reason
             console.print(f"not run: {scenario.name}: {reason}", soft_wrap=True, highlight=False)
         else:
-            fitting.append(scenario)
+            fitting.append(scenario_in(args.layout, scenario))
     if not fitting:
         raise Unsupported(f"{args.target} can run none of these scenarios", hint="specharness list issues")
     return fitting

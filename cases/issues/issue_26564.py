@@ -13,11 +13,12 @@ FAULT = "drafter-in-the-wrong-group"
 
 @issue("vllm#26564", title="the drafter writes by the other cache group", variants=("fixed", FAULT))
 def scenarios(lab: Lab) -> Iterator[Scenario]:
+    # The first prompt fills a block, so that from then on slots and blocks of one number are not one request's.
     yield lab.natural(
         "two requests draft",
         k=3,
         requests=[
-            Request(id=f"r{i}", prompt=lab.prompt(6 + i), max_tokens=8, arrival=i, ignore_eos=True)
+            Request(id=f"r{i}", prompt=lab.prompt(20 - 8 * i), max_tokens=8, arrival=i, ignore_eos=True)
             for i in range(2)
         ],
         must_observe={"prompt beside verify rows": 1},

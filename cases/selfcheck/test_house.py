@@ -111,6 +111,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "report_verbs": (ANY, ANY),
     "lab": ({"errors", "scenario"}, {"tokenizers"}),
     "rundir": ({*WORDS, "codec"}, set()),
+    "layouts": ({*WORDS, "cases", "engine"}, set()),
     "repro": ({*WORDS, "cases", "check", "codec", "run", "rundir", "targets"}, set()),
     "bisect": ({"errors", "targets.upstream"}, set()),
     "suspects": ({*WORDS, "check", "run", "targets", "targets.upstream"}, set()),

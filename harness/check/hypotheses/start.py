@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.check.hypotheses.scene import REACH, Hypothesis, Scene, of
+from harness.check.hypotheses.scene import REACH, Hypothesis, Scene, of, tokens
 from harness.check.poison import unwritten
 
 ALL_AGES = 128
@@ -33,6 +33,7 @@ def wrong_start(scene: Scene) -> Iterator[Hypothesis]:
         yield of("started from another request", f"the row started from the state of request {name}", own)
     if scene.first is not None:
         yield from _from_another_age(scene)
+        yield from _from_an_unread_journal(scene)
         yield from _from_rejected_drafts(scene)
         yield from _from_unwritten_memory(scene)
 
@@ -88,6 +89,19 @@ def _from_another_age(scene: Scene) -> Iterator[Hypothesis]:
         yield scene.in_first_layer(
             cause, words, *scene.first.after(scene.fed, state.conv[0], state.recurrent[0])
         )
+
+
+def _from_an_unread_journal(scene: Scene) -> Iterator[Hypothesis]:
+    """The tokens that the step before left to be replayed were not, while the convolution's line is up to date."""
+    assert scene.first is not None
+    lost = scene.accepted_before
+    if scene.row.prompt_tokens or not 0 < lost <= scene.start:
+        return
+    line, behind = scene.states()[scene.start], scene.states(scene.start - lost)[scene.start - lost]
+    words = f"the recurrent state lacks {tokens(lost)} that the step before accepted, and the convolution does not"
+    yield scene.in_first_layer(
+        "lost accepted tokens", words, *scene.first.after(scene.fed, line.conv[0], behind.recurrent[0])
+    )
 
 
 def _from_rejected_drafts(scene: Scene) -> Iterator[Hypothesis]:

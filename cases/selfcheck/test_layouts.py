@@ -1,0 +1,58 @@
+"""What a layout changes in a case, and that a row which leaves no journal behind is named as such."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.cases import find_case, load_cases
+from harness.errors import Unsupported
+from harness.explore.workbench import Setting, Workbench
+from harness.lab import Lab, Plan
+from harness.layouts import scenario_in, variants_in
+from harness.models.tiny import ensure
+
+ROOT = Path(__file__).resolve().parents[2]
+CASES = load_cases(ROOT)
+
+
+def test_a_case_whose_fault_exists_in_slots_alone_is_unsupported_elsewhere() -> None:
+    case = find_case(CASES, "25743")
+    assert variants_in("slots", case) == case.variants
+    with pytest.raises(Unsupported, match="stride-ignored cannot act in layout replay"):
+        variants_in("replay", case)
+    more = replace(case, variants=(*case.variants, "zero-draft-row"))
+    assert set(variants_in("replay", more)) == {"fixed", "zero-draft-row"}
+
+
+def test_every_other_case_keeps_its_variants() -> None:
+    refs = []
+    for case in CASES:
+        try:
+            assert variants_in("replay", case) == case.variants
+        except Unsupported:
+            refs.append(case.ref)
+    assert refs == ["vllm#25743"]
+
+
+def test_a_row_off_the_speculative_path_loses_every_token_that_waits_in_the_journal(models: Path) -> None:
+    """In layout slots the same row loses nothing: one token was accepted before it."""
+    folder = ensure("narrow", 0, models)
+    turns = ((3, 1), (0, 1), (0, 1))
+    scenario = Lab(folder, ROOT / "fixtures").forced(
+        "trim", k=3, plans={"r0": Plan(guided=True, turns=turns)}, passes=("as-merged",)
+    )
+    slots, replaying = (
+        Workbench(Setting(model=str(folder), kernels="naive", layout=layout))
+        for layout in ("slots", "replay")
+    )
+    assert not slots.examine(scenario_in("slots", scenario), "as-merged").killed
+    lost = replaying.examine(scenario_in("replay", scenario), "as-merged")
+    assert lost.killed
+    assert lost.first is not None
+    assert lost.first.cause == "lost accepted tokens"
+    assert "lacks 1 token that the step before accepted" in str(lost.first.diagnosis)
+    assert scenario_in("replay", scenario).passes == ()
+    assert scenario_in("slots", scenario).passes == ("as-merged",)
