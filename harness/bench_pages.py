@@ -9,13 +9,20 @@ from pathlib import Path
 
 from harness.bench.costs import Cost
 from harness.bench.data.vocabulary import Vocabulary
+from harness.bench.history.dataset import Dataset
+from harness.bench.history.history import History
+from harness.bench.result import NAMESPACE, read_result
 from harness.bench_session import Session
+from harness.errors import HarnessError
 from harness.models.tiny import default_cache, ensure
 from harness.report.bench.answers import FOLDER
 from harness.report.bench.benchmark import Benchmark
 from harness.report.bench.page import page
+from harness.report.bench.series import Series, series_of
 from harness.report.bench.summary import junit, markdown
 
+TRENDS = ("throughput.output", "ttft.median_ms")
+"""Metrics that a run's page shows over the nights; ``history page`` shows all."""
 MISSING = "no page: {} is not installed; pip install 'specharness[bench]', then bench --resume {}"
 
 
@@ -36,6 +43,7 @@ def write_pages(
         speculation=speculation,
         costs=costs,
         prompt=_prompts(session),
+        trends=_trends(session),
     )
     told = markdown(found)
     run_dir.write_text("summary.md", told)
@@ -73,6 +81,23 @@ def _prompts(session: Session) -> Callable[[str, bool], str | None]:
         return vocabulary.decode(found) if isinstance(found, tuple) else found
 
     return prompt
+
+
+def _trends(session: Session) -> list[tuple[str, Series]]:
+    """(cell, its nights) of the history that was named, this run's among them if it was filed."""
+    url, folder, found = session.args.history, session.run_dir.path, list[tuple[str, Series]]()
+    if not url or session.args.no_page:
+        return found
+    try:
+        if Dataset(url).names():
+            with History(url) as history:
+                for one in session.cells:
+                    told = read_result(folder / f"result-{one.cell.name}.json")[NAMESPACE]
+                    series = series_of(history, told["fingerprint"], session.args.series, TRENDS)
+                    found += [(one.cell.title, each) for each in series if len(each.nights) > 1]
+    except HarnessError as error:
+        session.say(f"no nights on the page: {error}")
+    return found
 
 
 def _write(session: Session, path: Path, text: str, *, appends: bool = False) -> None:

@@ -32,26 +32,17 @@ def index(args: argparse.Namespace) -> dict[str, Any]:
 def history_page(args: argparse.Namespace) -> dict[str, Any]:
     """The trends of every setting of a history, with their changes of level."""
     from harness.bench.stats.of_result import GATED
-    from harness.history_verbs import acknowledged, changes_of, opened
-    from harness.report.bench.verdicts import Series, history
+    from harness.history_verbs import acknowledged, opened
+    from harness.report.bench.series import Series, series_of
+    from harness.report.bench.verdicts import history
 
     known, metrics = acknowledged(args), args.metric or list(GATED)
     settings: dict[str, tuple[Mapping[str, str], list[Series]]] = {}
     with opened(args.url) as past:
         for setting in past.settings():
-            here, series = setting.fingerprint, []
-            for metric in metrics:
-                direction, nights = past.nights(metric, fingerprint=here, series=args.series)
-                if direction is None:
-                    continue
-                (last,) = past.runs(fingerprint=here, metric=metric, series=args.series, limit=1)
-                changes = changes_of(past, here, args.series, [metric], known)
-                unit = last.values[metric].unit
-                series.append(
-                    Series(metric=metric, unit=unit, direction=direction, nights=nights, changes=changes)
-                )
+            series = list(series_of(past, setting.fingerprint, args.series, metrics, known))
             if series:
-                settings[setting.id] = here, series
+                settings[setting.id] = setting.fingerprint, series
     written(args.out, history(f"{args.series} of {args.url}", settings))
     console_of(args).print(f"report: {args.out}", soft_wrap=True, highlight=False)
     found = {

@@ -106,6 +106,7 @@ def test_every_chart_is_drawn_and_can_be_read(browser: Browser, right: Path, wid
         assert any(title.startswith(f"{name}: ") for title in found), name
     assert {"Throughput against concurrency", "Acceptance by position", "Acceptance by schema"} <= set(found)
     assert "guided, speculation mtp" in found  # a timeline
+    assert f"{runs.NAME}: tpot.mean_ms" in found  # its nights
     for name, one in found.items():
         assert one["kind"] == ("phone" if width == PHONE else "desk"), name
         assert one["marks"] >= 3, name
@@ -186,7 +187,7 @@ def test_a_keyboard_reaches_everything(browser: Browser, right: Path) -> None:
             break
         stops.append(stop)
     assert len(stops) == reached
-    assert all(outline != "none" and width >= 1 for _, outline, width in stops)
+    assert all(outline != "none" and width >= 2 for _, outline, width in stops)
     browser.run("document.querySelector('figure summary').focus()")
     assert not browser.run("document.querySelector('figure details').open")
     browser.press("Enter", 13)

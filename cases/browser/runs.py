@@ -24,12 +24,14 @@ from harness.bench.record import Chunk, Kind, Outcome, RequestRecord
 from harness.bench.stats.run import Direction, Run, Value
 from harness.report.bench.benchmark import Benchmark
 from harness.report.bench.page import page
+from harness.report.bench.series import Series, series_of
 from harness.report.bench.summary import junit, markdown
 from harness.rundir import RunDir
 
 SCRIPT = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 HOSTILE = f"{SCRIPT}\u2028\u202e\x1b[31mred\x1b[0m\x00</pre></svg>{{{{ 7 * 7 }}}}"
 LONG = "A megabyte. " * 87382  # 1,048,584 characters
+SETTING = {"model": HOSTILE, "hardware": "H200"}
 NAME = "free, speculation off"
 
 
@@ -90,7 +92,7 @@ def cell(
     found = judged(kind, asks, load, folder)
     if plain is not None:
         found = found.beside(greedy_equality(plain.records, found.records))
-    kept(found, Plan(workload=USUAL), run_dir.path, model="tiny", tokenizer="tiny", fingerprint={})
+    kept(found, Plan(workload=USUAL), run_dir.path, model="tiny", tokenizer="tiny", fingerprint=SETTING)
     return found
 
 
@@ -125,7 +127,10 @@ def two_by_two(reports: Path) -> Path:
         ]
         return [plain[False], plain[True], *drafted]
 
-    return _written(reports, "bench", cells, "right answers, measured by a healthy client", 0, "mtp")
+    with History(str(nights(reports))) as history:
+        found = series_of(history, SETTING, "nightly", ["throughput.output", "tpot.mean_ms"])
+        trends = [(NAME, one) for one in found]
+    return _written(reports, "bench", cells, "right answers, measured by a healthy client", 0, "mtp", trends)
 
 
 def hostile(reports: Path) -> Path:
@@ -166,6 +171,7 @@ def _written(
     verdict: str,
     code: int,
     speculation: str | None,
+    trends: Sequence[tuple[str, Series]] = (),
 ) -> Path:
     run = {
         "name": name,
@@ -181,6 +187,7 @@ def _written(
         verdict=verdict,
         code=code,
         speculation=speculation,
+        trends=trends,
         prompt=lambda asked, guided: HOSTILE if code else f"the prompt of {asked}",
     )
     run_dir.write_text("index.html", page(found, run_dir.path))
@@ -202,7 +209,7 @@ def nights(folder: Path, count: int = 60) -> Path:
             }
             history.append(
                 Run(
-                    fingerprint={"model": HOSTILE, "hardware": "H200"},
+                    fingerprint=SETTING,
                     values=values,
                     time=datetime(2026, 10, 1, 2, tzinfo=UTC) + timedelta(days=night),
                     commit=f"{night:040x}",

@@ -23,7 +23,7 @@ from harness.bench.load.health import Health
 from harness.bench.load.run import LoadResult
 from harness.bench.measured import Measured, judged
 from harness.bench.record import Outcome, RequestRecord
-from harness.bench_pages import _page
+from harness.bench_pages import _page, _trends
 from harness.cli import main
 from harness.report.bench.acceptance import by_position, by_schema
 from harness.report.bench.answers import exchanges
@@ -183,6 +183,22 @@ def test_a_page_that_cannot_be_drawn_costs_a_sentence(
     monkeypatch.setitem(sys.modules, "vl_convert", broken)
     assert "fault of specharness: ZeroDivisionError" in _page(session, found)
     assert not (session.run_dir.path / "index.html").exists()
+
+
+def test_a_run_with_a_history_shows_its_nights(run: Path) -> None:
+    lines: list[str] = []
+    cells = [SimpleNamespace(cell=Cell(speculation=OFF, guided=False))]
+    args = SimpleNamespace(history=str(run.parent / "history"), series="nightly", no_page=False)
+    session: Any = SimpleNamespace(args=args, run_dir=RunDir(run, {}), cells=cells, say=lines.append)
+    ((title, one),) = _trends(session)
+    assert (title, one.metric, len(one.nights)) == ("free, speculation off", "throughput.output", 60)
+    assert [change.state.value for change in one.changes] == ["fixed", "better"]
+    args.series = "another"
+    assert _trends(session) == []
+    (run.parent / "history" / "index.sqlite").unlink()
+    next((run.parent / "history").rglob("*.parquet")).write_bytes(b"damaged")
+    assert _trends(session) == []
+    assert "no nights on the page" in lines[0]
 
 
 def test_ticks_are_round_and_few() -> None:

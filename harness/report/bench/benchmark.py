@@ -11,6 +11,7 @@ from harness.bench.costs import Cost
 from harness.bench.measured import Measured
 from harness.bench.metrics.crossed import Crossed
 from harness.bench.screen import crossed
+from harness.report.bench.series import Series
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +19,7 @@ class Benchmark:
     """A run of the verb ``bench``. ``run``: what ``run.json`` holds; ``verdict`` and ``code``: what is printed last.
 
     ``speculation``: what is held against off; ``None`` where there is no two by two. ``prompt``: (request id, whether
-    guided) -> its text, where that is known.
+    guided) -> its text, where that is known. ``trends``: (cell, its nights), where there is a history.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Benchmark:
     code: int
     speculation: str | None = None
     costs: Sequence[Cost] = ()
+    trends: Sequence[tuple[str, Series]] = ()
     prompt: Callable[[str, bool], str | None] = field(default=lambda name, guided: None)
 
     @property

@@ -16,6 +16,7 @@ from harness.report.bench.forest import forest, of_costs
 from harness.report.bench.groups import right
 from harness.report.bench.tiles import HEAD, rows, tiles
 from harness.report.bench.timeline import timelines
+from harness.report.bench.trend import trend
 from harness.report.figure import Figure
 from harness.report.html import template
 
@@ -45,6 +46,7 @@ def page(found: Benchmark, folder: Path) -> str:
         speeds=_drawn([*distributions(groups), against_concurrency(groups)]),
         drafts=_drawn([by_position(groups), by_schema(groups)]),
         left_out=[one.cell.title for one in found.cells if one.wrong],
+        trends=_drawn([trend(one, f"{title}: {one.metric}", wide=False) for title, one in found.trends]),
         timelines=list(timelines(found.cells[:MOST_TIMELINES])),
         exchanges=list(exchanges(found.cells, found.prompt, folder)),
         clients=[(one.cell.title, list(certificate(one.load.health))) for one in found.cells],

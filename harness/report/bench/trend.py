@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from harness.bench.stats.run import Direction
-from harness.bench.stats.states import Change, Night, State
+from harness.bench.stats.states import Change, State
+from harness.report.bench.series import Series
 from harness.report.figure import Figure, figure
 
 if TYPE_CHECKING:
@@ -26,10 +27,9 @@ MOST_NIGHTS = 400
 """The newest ones are drawn; change points are looked for in all."""
 
 
-def trend(
-    metric: str, nights: Sequence[Night], direction: Direction, changes: Sequence[Change], unit: str = ""
-) -> Figure | None:
-    """``nights``: oldest first; ``changes``: of this metric, oldest first. ``None`` where there is no night."""
+def trend(series: Series, title: str = "", *, wide: bool = True) -> Figure | None:
+    """``title``: the metric's name unless told. ``None`` where there is no night."""
+    metric, nights, changes, unit = series.metric, series.nights, series.changes, series.unit
     if not nights:
         return None
     ends = [0, *(change.point.index for change in changes), len(nights)]
@@ -49,10 +49,10 @@ def trend(
         ],
         columns=["time", "first", "said", "colour"],
     )
-    last, better = nights[-1], "lower" if direction is Direction.LOWER else "higher"
+    last, better = nights[-1], "lower" if series.direction is Direction.LOWER else "higher"
     told = "; ".join(_words(change) for change in changes) or "no change of level"
     return figure(
-        metric,
+        title or metric,
         f"{metric} over {len(nights)} nights, {better} is better. Last: {last.value:.4g} {unit}. {told}.",
         lambda width: _chart(frame.tail(MOST_NIGHTS), marks, unit, width),
         head=("night (UTC)", "commit", f"{metric} {unit}".strip(), "level"),
@@ -62,7 +62,7 @@ def trend(
                 reversed(nights[-MOST_NIGHTS:]), reversed(list(frame["level"])), strict=False
             )
         ],
-        wide=True,
+        wide=wide,
         note=f"{better} is better; {told}",
     )
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from harness.bench.stats.gate import GateReport
 from harness.bench.stats.judge import Call, worst
-from harness.bench.stats.run import Direction
-from harness.bench.stats.states import Change, Night, State
+from harness.bench.stats.states import State
 from harness.report.bench.forest import forest, of_results
+from harness.report.bench.series import Series
 from harness.report.bench.trend import trend
 from harness.report.figure import Figure
 from harness.report.html import template
@@ -20,17 +20,6 @@ STYLES = {
     Call.REGRESSION: "fail",
     Call.INCONCLUSIVE: "open",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """A metric of one setting over the nights; ``changes``: of this series, oldest first."""
-
-    metric: str
-    unit: str
-    direction: Direction
-    nights: Sequence[Night]
-    changes: Sequence[Change]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +63,7 @@ def history(title: str, settings: Mapping[str, tuple[Mapping[str, str], Sequence
     sections, told = [], [fingerprint for fingerprint, _ in settings.values()]
     telling = [key for key in told[0] if len({one.get(key) for one in told}) > 1] if told else []
     for name, (fingerprint, series) in settings.items():
-        drawn = [trend(one.metric, one.nights, one.direction, one.changes, one.unit) for one in series]
+        drawn = [trend(one) for one in series]
         found = sum(len(one.changes) for one in series)
         nights = max((len(one.nights) for one in series), default=0)
         sections.append(
