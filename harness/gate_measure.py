@@ -71,7 +71,9 @@ class Pairs:
         session = self._session
         served, alive = self._server(cell)
         plain = self._without_drafts(cell) if cell.side == CANDIDATE and cell.speculation != OFF else None
-        found, result = session.measure(cell, served, alive=alive, plain=plain)
+        found, result = session.measure(
+            cell, served, alive=alive, plain=plain, repeats=False
+        )  # the gate repeats whole pairs
         speed = found.output
         session.say(f"{cell.title}: {'left out' if speed is None else f'{speed:.1f} tok/s'}")
         return run_of(

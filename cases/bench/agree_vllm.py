@@ -3,8 +3,8 @@
     python -m cases.bench.agree_vllm --rounds 6
 
 The embedded server is asked the same prompts by both, 4 at a time, greedy. A figure agrees where the 95 % interval of
-theirs over ours (Welch on logarithms of runs, with the noise of our own runs as its floor) holds 0 and is known to 10 %;
-a wider one proves nothing and is exit code 125. vLLM 0.32.0 comes from the environment of `make live-vllm`
+theirs over ours (Welch on logarithms of runs, with the noise of our own runs as its floor) holds 0 and is known to
+10 %; a wider one proves nothing and is exit code 125. vLLM 0.32.0 comes from the environment of `make live-vllm`
 (2.5 GB, made once).
 """
 

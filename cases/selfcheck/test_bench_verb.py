@@ -18,7 +18,7 @@ import pytest
 from cases.selfcheck.bench_runs import per_second, run
 from cases.selfcheck.benching import said
 from cases.selfcheck.serving import MODEL, serving
-from harness.bench.cells import OFF, Cell, cells_of, drafts_of
+from harness.bench.cells import AS_SERVED, OFF, Cell, cells_of, drafts_of
 from harness.bench.costs import cost
 from harness.bench.data.ask import Ask
 from harness.bench.data.guides import bundled
@@ -41,8 +41,9 @@ from harness.bench.served import Served
 from harness.bench.stats.run import Run, Validity
 from harness.bench.tables import read_run
 from harness.bench.ties import partings
+from harness.bench_session import Session
 from harness.bench_verbs import _figures, _verdict
-from harness.cli import main
+from harness.cli import _parser, main
 from harness.models.tiny import default_cache, ensure
 
 SMALL = ["--requests", "4", "--concurrency", "2", "--output-tokens", "12", "--loop-lag", "5000"]
@@ -358,6 +359,35 @@ def test_a_client_bound_cell_is_not_compared_and_wrong_answers_weigh_more() -> N
     assert _verdict([off, late])[1] == 125
     wrong = late.beside(greedy_equality(off.records, answers((2,))))
     assert _verdict([off, wrong])[1] == 1
+
+
+def test_a_client_bound_cell_is_measured_again_once(model: Path, tmp_path: Path) -> None:
+    class Late(Session):
+        late = 1
+
+        def judge(self, cell: Cell, served: Served) -> Measured:
+            found = super().judge(cell, served)
+            because = ("late",) if Late.late > 0 else ()
+            Late.late -= 1
+            return replace(found, load=replace(found.load, health=Health(because=because)))
+
+    with serving(model) as server:
+        where = ["--base-url", server.url, "--tokenizer", str(model), "--reports", str(tmp_path), "--json"]
+        session = Late.begun(_parser().parse_args(["bench", *SMALL, *where]))
+        served = Served(url=server.url, model=MODEL)
+        for times, name, comparable in ((1, "free", True), (9, "guided", False)):
+            Late.late = times
+            cell = Cell(speculation=AS_SERVED, guided=name == "guided")
+            found, result = session.measure(cell, served)
+            assert found.comparable is comparable
+            assert Late.late == times - 2  # twice, and no third time
+            first = read_records(session.folder(cell).with_name(f"{name}-client-bound")).records
+            assert len(first) == len(found.records) == 4
+            assert first[0].sent != found.records[0].sent or first[0].chunks != found.records[0].chunks
+            assert any("measured twice" in note for note in result["specharness"]["notes"])
+        again, _ = session.measure(cell, served)  # a resumed run
+        assert Late.late == 9 - 3
+        assert not again.comparable
 
 
 def test_a_near_tie_is_named_by_the_scores_of_a_prefill(model: Path) -> None:
