@@ -27,12 +27,13 @@ from harness.bench_pages import _page, _trends
 from harness.cli import main
 from harness.report.bench.acceptance import by_position, by_schema
 from harness.report.bench.answers import exchanges
-from harness.report.bench.benchmark import Benchmark
+from harness.report.bench.benchmark import Benchmark, problems
 from harness.report.bench.busy import against_concurrency
 from harness.report.bench.distributions import distributions
 from harness.report.bench.groups import groups, right
 from harness.report.bench.summary import junit, markdown
 from harness.report.bench.timeline import timelines
+from harness.report.bench.trend import trend
 from harness.report.figure import ticks
 from harness.report.html import MOST
 from harness.report.index import entry, file_outcome, index
@@ -91,6 +92,11 @@ def test_a_wrong_cell_has_no_speed_anywhere_but_its_lanes_are_drawn() -> None:
     cells = [measured(failed), measured([said([10, 20, 30], id="0")], "mtp")]
     assert [group.title for group in right(cells)] == ["free, speculation mtp"]
     assert [figure.title for figure in timelines(cells)] == ["free, speculation off", "free, speculation mtp"]
+    assert [told[:2] for told in problems(cells)] == [
+        ("free, speculation off", "fail"),
+        ("free, speculation off", "open"),
+    ]
+    assert next(problems(cells))[2].startswith("nothing was measured")
     told = markdown(benchmark(*cells, code=1, speculation="mtp"))
     assert "| free, speculation off | wrong | – | – | – |" in told
     assert "boom" in told
@@ -193,6 +199,10 @@ def test_a_run_with_a_history_shows_its_nights(run: Path) -> None:
     ((title, one),) = _trends(session)
     assert (title, one.metric, len(one.nights)) == ("free, speculation off", "throughput.output", 60)
     assert [change.state.value for change in one.changes] == ["fixed", "better"]
+    figure = trend(one)
+    assert figure is not None
+    levels = [float(figure.rows[place][3]) for place in (0, 30, -1)]  # the newest first
+    assert levels == pytest.approx([200, 178.5, 200], rel=0.01)
     args.series = "another"
     assert _trends(session) == []
     (run.parent / "history" / "index.sqlite").unlink()

@@ -81,7 +81,9 @@ def index(folder: Path) -> str:
 def entry(path: Path) -> Entry:
     """A run directory as a line; what cannot be read is said."""
     told, why = _read(path / OUTCOME)
-    pages = sorted(page.name for page in path.glob("*.html"))
+    pages = sorted(page.name for page in path.glob("*.html")) or sorted(
+        page.name for page in path.glob("*.md")
+    )
     code = told.get("exit")
     if why:
         word, style, said = "damaged", "fail", why
@@ -100,7 +102,10 @@ def entry(path: Path) -> Entry:
         said=said,
         figures=tuple(_figures(told)),
         pages=tuple(
-            (page.removesuffix(".html").replace("index", "report"), f"{quote(path.name)}/{quote(page)}")
+            (
+                page.removesuffix(".html").removesuffix(".md").replace("index", "report"),
+                f"{quote(path.name)}/{quote(page)}",
+            )
             for page in pages
         ),
     )

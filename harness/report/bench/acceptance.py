@@ -96,7 +96,9 @@ def _positions(frame: pd.DataFrame, colours: dict[str, str], width: int) -> Draw
     )
     return alt.layer(
         base.mark_bar(cornerRadiusEnd=3).encode(
-            color=alt.Color("title:N", scale=scale, sort=list(colours), legend=alt.Legend(columns=1))
+            color=alt.Color(
+                "title:N", scale=scale, sort=list(colours), legend=alt.Legend(columns=1, offset=18)
+            )
         ),
         base.mark_text(dy=-7, fontSize=11, color="var(--quiet)").encode(
             text=alt.Text("share:Q", format=".0%")
