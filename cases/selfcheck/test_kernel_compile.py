@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import pkgutil
+import re
 from dataclasses import replace
 from importlib import import_module
 
@@ -12,6 +13,8 @@ import pytest
 import torch
 import triton
 import triton.language as tl  # noqa: F401  Triton's interpreter asks every module with jit functions for it
+from programs import planted
+from triton.backends.compiler import GPUTarget
 
 from harness.engine import kernels as package
 from harness.engine.kernels import CORRECT, Decision
@@ -20,6 +23,7 @@ if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("interpreted: test_kernel_processes.py runs these in a child", allow_module_level=True)
 
 from harness.engine.kernels import compile as aot
+from harness.engine.kernels import few
 from harness.engine.kernels.constexpr_length import constexpr_length
 from harness.engine.kernels.conv import update_launch
 from harness.engine.kernels.gdn import verify_launch
@@ -121,3 +125,30 @@ def test_another_decision_is_another_binary():
         for decisions in (CORRECT, fault, CORRECT)
     ]
     assert len({binary.digest for binary in aot.specialisations(launches)}) == 2
+
+
+def shuffled_products(launch):
+    """Instructions that send a product, as it was multiplied, to the threads that sum it.
+
+    Each of them may fuse its own product with the addition, and not the one that it is sent: copies of the sum differ.
+    """
+    variant, made, found = aot.variant(launch), {}, []
+    compiled = triton.compile(variant.source, target=GPUTarget("cuda", 90, 32), options=variant.options)
+    for line in compiled.asm["ptx"].splitlines():
+        if words := re.match(r"\s*(?:@!?%p\d+ )?([a-z0-9_.]+)\s+(%\w+)(?:\|%p\d+)?,\s*(.*);", line):
+            what, into, operands = words[1], words[2], re.findall(r"%\w+", words[3])
+            source = made.get(operands[0], "") if operands else ""
+            if what.startswith("shfl.sync.bfly") and source.startswith("mul"):
+                found.append(line.strip())
+            made[into] = source if what.startswith("mov.b32") else what
+    return found
+
+
+def test_threads_that_hold_copies_of_a_sum_added_it_in_one_way(tmp_path):
+    """compute-sanitizer found copies that differ in their last bit, stored to one word of shared memory."""
+    launches = [launch for launch in aot.registry() if "few" in launch.name or launch.name == "decode_kernel"]
+    assert {launch.name for launch in launches} == {"gdn_verify_few_kernel", "decode_kernel"}
+    assert not [line for launch in launches for line in shuffled_products(launch)]
+    fused = planted(few, tmp_path, ("tl.fma(a, b, 0.0)", "a * b")).gdn_verify_few_kernel
+    (first, *_) = (launch for launch in launches if "few" in launch.name)
+    assert shuffled_products(replace(first, kernel=fused))

@@ -15,13 +15,6 @@ from harness.verdict import Verdict
 RAN = re.compile(r'^\{"part": .*\}$', re.MULTILINE)
 MEMCHECK = re.compile(r"ERROR SUMMARY: (\d+) error")
 RACECHECK = re.compile(r"RACECHECK SUMMARY: .*\((\d+) errors?, (\d+) warning")
-SAME_VALUE = re.compile(
-    r"Potential WAW hazard .*\n"
-    r"=+ +Write Thread \S+ at (?P<place>\S+)(?: in .*)?\n"
-    r"=+ +Write Thread \S+ at (?P=place)(?: in .*)?\n"
-    r"=+ +Current Value : (?P<value>\S+), Incoming Value : (?P=value)\n"
-)
-"""Two threads that write one value with one instruction. Triton's compiler lets all threads store that hold a copy."""
 MOST_PLACES = 10
 """Annotations of one job: CI services show no more."""
 
@@ -112,12 +105,8 @@ def findings(tool: str, log: Path) -> tuple[int | None, str]:
         text = log.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None, ""
-    if tool == "memcheck":
-        found = [int(number) for number in MEMCHECK.findall(text)]
-    else:
-        found = [int(errors) + int(warnings) for errors, warnings in RACECHECK.findall(text)]
-        text, copies = SAME_VALUE.subn("", text)
-        found = [sum(found) - copies] if found else []
+    pattern = MEMCHECK if tool == "memcheck" else RACECHECK
+    found = [sum(map(int, match.groups())) for match in pattern.finditer(text)]
     lines = [line.removeprefix("=========").strip() for line in text.splitlines()]
     first = next(
         (line for line in lines if re.match(r"(Invalid|Error:|Warning:|Out-of-range|Misaligned)", line)), ""

@@ -18,11 +18,11 @@ PROGRAM = "compute-sanitizer"
 TOOLS = ("memcheck", "racecheck")
 SOUND = ("float32", "bfloat16", "bfloat16-states", "prefill")
 PLANTED = {"memcheck": "planted-out-of-bounds", "racecheck": "planted-shared-race"}
+USUAL = ("--target-processes", "application-only", "--print-limit", "20")
 OPTIONS = {
     # what an allocation lacks must not be its neighbour; torch asks the driver things that it may refuse
-    "memcheck": ("--padding", "64", "--report-api-errors", "no", "--print-limit", "20"),
-    # hazard by hazard, for only these say which values were written
-    "racecheck": ("--racecheck-report", "hazard", "--print-limit", "0"),
+    "memcheck": ("--padding", "64", "--report-api-errors", "no"),
+    "racecheck": (),
 }
 MORE: dict[str, tuple[str, ...]] = {"memcheck": (), "racecheck": ("--exact",)}
 SECONDS = 280.0
@@ -58,7 +58,7 @@ def jobs(program: Path, folder: Path) -> Iterator[Job]:
         for part in (*SOUND, PLANTED[tool]):
             name = f"{tool}-{part}"
             python = (sys.executable, "-m", "harness.gpu.kernel_cases", part, *MORE[tool])
-            options = ("--tool", tool, "--target-processes", "application-only", *OPTIONS[tool])
+            options = ("--tool", tool, *USUAL, *OPTIONS[tool])
             log = folder / name / "sanitizer.txt"
             yield Job(
                 name=name,

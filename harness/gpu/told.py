@@ -21,8 +21,10 @@ SOUND = (Verdict.PASS, Verdict.NEAR_TIE)
 
 
 def verdict_of(done: Sequence[Done]) -> Verdict:
-    """The verdict of the whole gate; of no job, INCONCLUSIVE."""
-    return worst(one.outcome.verdict for one in done)
+    """The verdict of the whole gate; of no job, INCONCLUSIVE. A job that cannot be done here is told of, and left out
+    as long as another one is not."""
+    verdicts = [one.outcome.verdict for one in done]
+    return worst([verdict for verdict in verdicts if verdict is not Verdict.UNSUPPORTED] or verdicts)
 
 
 def notable(done: Sequence[Done]) -> list[Done]:

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .decisions import CORRECT
-from .few import fold, segments
+from .few import fold, rounded, segments
 from .gating import softplus
 from .launch import Launch, cover, fat, pool, rows_of
 
@@ -105,7 +105,7 @@ def decode_kernel(
             mine = last[:, None] & (all_v < V)[None, :]
             y = tl.load(core + row * (HV * V) + at, mask=mine, other=0.0, cache_modifier=".cg")
             gate = tl.load(z + row * z_stride + at, mask=mine, other=0.0).to(tl.float32)
-            y *= tl.rsqrt(tl.sum(y * y, axis=1) / V + eps)[:, None] * scale * gate * tl.sigmoid(gate)
+            y *= tl.rsqrt(tl.sum(rounded(y, y), axis=1) / V + eps)[:, None] * scale * gate * tl.sigmoid(gate)
             tl.store(out + row * (HV * V) + at, y, mask=mine)
 
 

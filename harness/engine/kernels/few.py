@@ -19,14 +19,24 @@ MOST = 2  # tokens of a row: what was measured to be faster than the blocked for
 
 
 @triton.jit
+def rounded(a, b):
+    """``a b``, rounded before anything is added to it.
+
+    Else the compiler fuses a product with the addition of what another thread sends, threads add in different orders,
+    and those that hold copies of one sum hold different last bits. Which of them is stored would be left to chance.
+    """
+    return tl.fma(a, b, 0.0)
+
+
+@triton.jit
 def fold(h, q, k, v, decay, strength, scale):
     """One token: h [h, SEGMENTS, V, LINE], raw q, k [h, SEGMENTS, LINE], v [h, V], decay, strength [h]; gives h, o.
 
     Both sums over K run over the old state, and norms are applied to what was summed: no sum waits for another.
     """
-    r_k = tl.rsqrt(tl.sum(tl.sum(k * k, axis=1), axis=1) + L2_EPS)
-    r_q = tl.rsqrt(tl.sum(tl.sum(q * q, axis=1), axis=1) + L2_EPS) * scale
-    overlap = tl.sum(tl.sum(q * k, axis=1), axis=1)
+    r_k = tl.rsqrt(tl.sum(tl.sum(rounded(k, k), axis=1), axis=1) + L2_EPS)
+    r_q = tl.rsqrt(tl.sum(tl.sum(rounded(q, q), axis=1), axis=1) + L2_EPS) * scale
+    overlap = tl.sum(tl.sum(rounded(q, k), axis=1), axis=1)
     seen = tl.sum(tl.sum(h * k[:, :, None, :], axis=1), axis=2)  # [h, V]
     asked = tl.sum(tl.sum(h * q[:, :, None, :], axis=1), axis=2)
     u = (strength * r_k)[:, None] * (v - (decay * r_k)[:, None] * seen)
