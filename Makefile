@@ -29,7 +29,7 @@ ENDURES    = $(if $(SECONDS),--seconds '$(SECONDS)') $(if $(SEED),--seed '$(SEED
              $(if $(BASE_URL),--base-url '$(BASE_URL)')
 VERDICT    = code=$$?; echo "{\"verb\": \"$@\", \"exit\": $$((code != 0))}"; exit $$code
 
-.PHONY: help repro test test-browser matrix explore serve gpu-bench gpu-gate sanitize fuzz soak live live-vllm bench compare calibrate gate nightly history lint doctor
+.PHONY: help repro test test-browser matrix explore serve gpu-bench gpu-gate sanitize fuzz soak live live-vllm bench compare calibrate gate nightly micro history lint doctor
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -100,6 +100,10 @@ sanitize: $(READY) ## the kernels under compute-sanitizer: memcheck and racechec
 nightly: $(READY) ## correctness, benchmark, gate, one exit code: HISTORY= TARGET= KNOWN= CALIBRATION= RESUME=, or a server: BASE_URL= MODEL= TOKENIZER= COMMIT=
 	@$(NEEDS) $(PY) -m harness.cli nightly $(foreach p,HISTORY TARGET KNOWN CALIBRATION RESUME BASE_URL MODEL TOKENIZER COMMIT, \
 	  $(if $($p),--$(shell echo $p | tr A-Z_ a-z-) '$($p)')) $(ARGS)
+
+micro: $(READY) ## time parser, metrics, masks (and kernels, on a GPU) alone: reports/micro.json, and into HISTORY=
+	@mkdir -p reports; $(NEEDS) $(PY) -m pytest cases/bench/micro -q -p no:xdist --benchmark-json=reports/micro.json $(ARGS) \
+	  $(if $(HISTORY),&& $(PY) -m harness.cli history add '$(HISTORY)' reports/micro.json,; $(VERDICT))
 
 history: $(READY) ## the nights of HISTORY=; specharness history adds to it and finds changes
 	@$(NEEDS) $(PY) -m harness.cli history list '$(HISTORY)' $(ARGS)

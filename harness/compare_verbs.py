@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.bench.history.results import Found, read_all
+from harness.bench.importers.micro import effects_of, is_micro
 from harness.bench.importers.runs import defined_by_both, is_imported, untold
 from harness.bench.stats.calibrate import Calibration
 from harness.bench.stats.calibrate import calibrate as floors_of
@@ -38,6 +39,8 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
         runs = [one.run for one in [*left, *right]]
         calibration = calibration_of(args.calibration, runs[0], args.across)
         gated = design
+        if is_micro(runs[0]):
+            gated = replace(design, effects=effects_of(runs[0]) | dict(args.effect))
         if any(is_imported(run) for run in runs):
             gated = _told(console, name, [one.run for one in left], [one.run for one in right], design)
         found = named(

@@ -27,7 +27,7 @@ ENOUGH_DISK = 2 * 2**30  # bytes: models, traces and reports of a long night; an
 
 VERBS: dict[str, tuple[str, ...]] = {  # verb -> groups of requirements: "" is the core, the others are extras
     **dict.fromkeys(("repro", "matrix", "explore", "gpu-bench", "sanitize"), ("",)),
-    **dict.fromkeys(("test", "test-browser", "fuzz", "soak"), ("", "dev")),
+    **dict.fromkeys(("test", "test-browser", "micro", "fuzz", "soak"), ("", "dev")),
     **dict(zip(("lint", "gpu-gate"), (("dev",), ("", "gate")), strict=True)),
     **dict.fromkeys(("serve", "live", "live-vllm"), ("", "live")),
     **dict.fromkeys(("bench", "nightly"), ("", "live", "bench")),

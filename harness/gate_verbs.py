@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 from harness.bench.history.history import History
 from harness.bench.history.marks import last_good, marks
 from harness.bench.history.results import read_all
+from harness.bench.importers.micro import effects_of, is_micro
 from harness.bench.stats.compare import Measure
 from harness.bench.stats.design import Design
 from harness.bench.stats.fingerprint import differences, identity
@@ -41,6 +42,8 @@ def gate(args: argparse.Namespace) -> dict[str, Any]:
     console = console_of(args)
     known = acknowledged(args)
     given = read_all(args.tonight, series=args.series)
+    if given and all(is_micro(one.run) for runs in given.values() for one in runs):
+        args.series = next(iter(given.values()))[0].run.series  # one of their own
     with opened(args.history) as history, ExitStack() as measuring:
         past = history.runs(series=args.series)
         tonight = {name: [one.run for one in runs] for name, runs in given.items()} or _newest(past, args)
@@ -84,6 +87,8 @@ def _judge(
     measure: Measure | None,
 ) -> _Judged:
     setting = tonight[0].fingerprint
+    if is_micro(tonight[0]):
+        design = replace(design, effects=effects_of(tonight[0]) | dict(args.effect))
     fitting = [run for run in past if not differences(setting, run.fingerprint)]
     # Where none fits, the nearest setting of another night says what differs; tonight's other cells say nothing.
     night = tonight[0].time.date()

@@ -13,6 +13,7 @@ from harness.bench.history.dataset import Dataset
 from harness.bench.history.filing import require_commits
 from harness.bench.history.history import History
 from harness.bench.history.results import read_all
+from harness.bench.importers.micro import has_micro
 from harness.bench.stats.fingerprint import identity
 from harness.bench.stats.of_result import GATED
 from harness.bench.stats.states import Acknowledgement, Change, State, load_acknowledgements, unmatched
@@ -77,12 +78,12 @@ def list_runs(args: argparse.Namespace) -> dict[str, Any]:
 def changes(args: argparse.Namespace) -> dict[str, Any]:
     """Changes of level of every setting; red where one for the worse is new."""
     console, known = console_of(args), acknowledged(args)
-    metrics = args.metric or list(GATED)
     found: dict[str, tuple[Change, ...]] = {}
     with opened(args.url) as history:
+        seen = {name for run in history.runs(series=args.series) for name in run.values}
+        metrics = args.metric or [*GATED, *sorted(has_micro(seen))]
         for setting in history.settings():
             found[setting.id] = changes_of(history, setting.fingerprint, args.series, metrics, known)
-        seen = {name for run in history.runs(series=args.series) for name in run.values}
     for name in args.metric or ():
         if name not in seen:
             raise UsageError(

@@ -11,6 +11,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from harness.bench.importers.micro import CELL, read_micro, run_of_micro
 from harness.bench.importers.runs import runs_of
 from harness.bench.result import NAMESPACE, read_result
 from harness.bench.revision import Revision
@@ -20,6 +21,8 @@ from harness.errors import UsageError
 
 UNKNOWN = "unknown"
 """The commit of a run of which nobody said it."""
+USUAL = "nightly"
+"""Series of nightly runs."""
 FOREIGN = (".json", ".jsonl", ".txt")
 """Endings of other tools' results."""
 NEXT = "pass a result-CELL.json or a run directory that `specharness bench` made"
@@ -55,12 +58,17 @@ def find(path: Path, *, imports: bool = False) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def read(path: Path, *, commit: str | None = None, series: str = "nightly") -> Found:
-    """The run in a result file. ``commit`` overrules what the file says; a file that says none is ``UNKNOWN``.
+def read(path: Path, *, commit: str | None = None, series: str = USUAL) -> Found:
+    """The run in a result file, ours or pytest-benchmark's.
+
+    ``commit`` overrules what the file says; a file that says none is ``UNKNOWN``.
 
     The run's id is made of the file's bytes, so the same file is the same run. UsageError where it is no result of
     ours.
     """
+    if (micro := read_micro(path)) is not None:
+        run = run_of_micro(path, micro, commit=commit, series=None if series == USUAL else series)
+        return Found(path=path, cell=CELL, run=run)
     result = read_result(path)
     ours = result.get(NAMESPACE)
     if not isinstance(ours, dict):
@@ -90,7 +98,7 @@ def read(path: Path, *, commit: str | None = None, series: str = "nightly") -> F
 
 
 def read_all(
-    paths: Iterable[Path], *, commit: str | None = None, series: str = "nightly", imports: bool = False
+    paths: Iterable[Path], *, commit: str | None = None, series: str = USUAL, imports: bool = False
 ) -> dict[str, tuple[Found, ...]]:
     """Runs by cell, each cell's in the order they were made. The same file twice is a UsageError.
 
@@ -115,6 +123,8 @@ def read_all(
 
 def is_foreign(path: Path) -> bool:
     """Whether a file holds no result of ours: then another tool made it, or nobody did."""
+    if read_micro(path) is not None:
+        return False
     try:
         return NAMESPACE not in read_result(path)
     except UsageError:
