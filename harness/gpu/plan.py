@@ -25,7 +25,7 @@ def plan(parts: Sequence[str], root: Path, folder: Path, seed: int, batches: int
     """The jobs of these parts, what takes longest first; Unsupported where a sanitizer is asked for, and lacks."""
     jobs: list[Job] = []
     if "matrix" in parts:
-        jobs.append(_matrix(root, folder, seed))
+        jobs += _matrix(root, folder, seed)
     if "kernels" in parts:
         jobs += _kernels(root, folder)
     if "recompile" in parts:
@@ -88,15 +88,30 @@ def _cases(root: Path, folder: Path, seed: int) -> Iterator[Job]:
             )
 
 
-def _matrix(root: Path, folder: Path, seed: int) -> Job:
-    words = ["matrix", "--device", "cuda", "--seed", str(seed), "--clean", "60"]
-    places = ["--json", "--cases", str(root), "--reports", str(folder / "matrix")]
-    return Job(
-        name="matrix",
-        part="matrix",
-        command=(sys.executable, "-m", "harness.cli", *words, *places),
-        judge=partial(of_verb, file="harness/engine/faults/__init__.py"),
-        again=" ".join([program(), *words]),
-        seconds=280,
-        environment=NATIVE,
-    )
+def _matrix(root: Path, folder: Path, seed: int) -> Iterator[Job]:
+    """Each fault on scenarios of its own until one kills it, and some generated ones that must stay clean."""
+    for layout in LAYOUTS:
+        name = f"matrix-{layout}"
+        words = [
+            "matrix",
+            "--quick",
+            "--device",
+            "cuda",
+            "--layout",
+            layout,
+            "--seed",
+            str(seed),
+            "--clean",
+            "60",
+        ]
+        places = ["--json", "--cases", str(root), "--reports", str(folder / name)]
+        workers = ["--workers", str(max(2, (os.cpu_count() or 4) // 4))]
+        yield Job(
+            name=name,
+            part="matrix",
+            command=(sys.executable, "-m", "harness.cli", *words, *workers, *places),
+            judge=partial(of_verb, file="harness/engine/faults/__init__.py"),
+            again=" ".join([program(), *words]),
+            seconds=280,
+            environment=NATIVE,
+        )
