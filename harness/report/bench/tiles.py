@@ -27,9 +27,9 @@ def tiles(cells: Sequence[Measured], crossed: Crossed | None) -> Iterator[Tile]:
     if pairs:
         compared, equal = sum(one.compared for one in pairs), sum(one.equal for one in pairs)
         yield Tile(
-            label="greedy answers equal",
+            label="answers equal",
             value=f"{equal:,} of {compared:,}",
-            note="with and without speculation",
+            note="greedy, with and without speculation",
             style="pass" if equal == compared else "fail",
         )
     judged = [one.validity for one in cells if one.validity is not None]
@@ -38,7 +38,7 @@ def tiles(cells: Sequence[Measured], crossed: Crossed | None) -> Iterator[Tile]:
         shares = [one.valid_share for one in judged if one.valid_share is not None]
         low, high = (f"{edge(shares):.0%}" if shares else "none" for edge in (min, max))
         yield Tile(
-            label="guided answers valid",
+            label="guided valid",
             value=low if low == high else f"{low} to {high}",
             note=f"{wrong} cells have wrong ones" if wrong else "the rest was cut by its length",
             style="fail" if wrong else "pass",
@@ -62,9 +62,9 @@ def _speed(found: Crossed) -> Iterator[Tile]:
         )
     if found.kept is not None:
         yield Tile(
-            label="survives the grammar",
+            label="gain kept",
             value=f"{max(found.kept, 0):.0%}",
-            note="with a grammar, speculation costs" if found.kept < 0 else "of the gain in speed",
+            note="with a grammar, speculation costs" if found.kept < 0 else "of the speed-up, with a grammar",
         )
     elif found.interaction is not None:
         yield Tile(label="interaction", value=f"{found.interaction:.2f}", note="speed-up guided / free")
