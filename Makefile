@@ -29,11 +29,11 @@ ENDURES    = $(if $(SECONDS),--seconds '$(SECONDS)') $(if $(SEED),--seed '$(SEED
              $(if $(BASE_URL),--base-url '$(BASE_URL)')
 VERDICT    = code=$$?; echo "{\"verb\": \"$@\", \"exit\": $$((code != 0))}"; exit $$code
 
-.PHONY: help repro test test-browser matrix explore serve gpu-bench gpu-gate sanitize fuzz soak live live-vllm bench compare calibrate gate nightly micro history lint doctor
+.PHONY: help repro test test-browser matrix explore serve gpu-bench gpu-gate sanitize fuzz soak live live-vllm bench compare calibrate gate nightly micro history report lint doctor
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 repro: $(READY) ## reproduce an issue: ISSUE=24881 or PR=24957, and TARGET= VARIANT= SEED= as you like
 	@$(NEEDS) $(PY) -m harness.cli repro $(foreach n,$(ISSUE) $(PR),'$n') $(if $(TARGET),--target '$(TARGET)') \
@@ -107,6 +107,9 @@ micro: $(READY) ## time parser, metrics, masks (and kernels, on a GPU) alone: re
 
 history: $(READY) ## the nights of HISTORY=; specharness history adds to it and finds changes
 	@$(NEEDS) $(PY) -m harness.cli history list '$(HISTORY)' $(ARGS)
+
+report: $(READY) ## the page of all runs, reports/index.html, which every run renews
+	@$(NEEDS) $(PY) -m harness.cli index $(ARGS)
 
 lint: $(READY) ## ruff and mypy alone
 	@$(NEEDS) $(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m mypy; $(VERDICT)
