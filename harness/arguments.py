@@ -58,7 +58,7 @@ def add_layout(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> Non
     )
 
 
-def add_graphs(parser: argparse.ArgumentParser) -> None:
+def add_graphs(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """How captured steps run."""
     parser.add_argument(
         "--graphs",

@@ -40,7 +40,7 @@ KEPT = (
     "rounds",
 )
 """Arguments that a resumed run takes over; the plan is kept by itself."""
-KEPT_LATER = ("history", "series", "commit")
+KEPT_LATER = ("history", "series", "commit", "layout", "graphs")
 """The same, which runs of earlier versions did not have."""
 
 
@@ -168,6 +168,8 @@ def server_arguments(
     room = max(ENGINE_TOKENS, plan.workload.longest + SPARE_TOKENS)
     own = {"variant": variant or args.variant, "k": args.k, "regime": args.regime, "preset": args.preset}
     own |= {"spec": speculation, "max-model-len": room}
+    unusual = {"layout": (args.layout, "slots"), "graphs": (args.graphs, "on")}
+    own |= {name: how for name, (how, usual) in unusual.items() if how not in (usual, None)}  # names stay
     return [part for name, value in own.items() for part in (f"--{name}", str(value))]
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harness.arguments import add_graphs, add_layout
+
 Prepare = Callable[[argparse.Namespace], None]
 
 
@@ -64,6 +66,8 @@ def add_verb(verbs: Any, prepare: Prepare) -> None:
     own.add_argument("--k", type=_positive, default=3, metavar="N", help="drafts per row (3)")
     own.add_argument("--regime", choices=("trim", "placeholder"), default="trim")
     own.add_argument("--preset", choices=("peaked", "flat", "narrow"), default="peaked")
+    add_layout(own)
+    add_graphs(own)
     add("--history", metavar="URL", help="append the run to this history, if its answers are right")
     add("--series", default="nightly", metavar="NAME", help="of the history (nightly)")
     add(

@@ -89,7 +89,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "gpu_gate_verbs": (ANY, ANY),
     "gpu_verbs": (ANY, ANY),
     "bench": ({"errors", "trace", "targets", "doctor"}, ANY),
-    "bench_cli": ({"bench_verbs"}, set()),
+    "bench_cli": ({"arguments", "bench_verbs"}, set()),
     "bench_asked": (ANY, ANY),
     "bench_compare": (ANY, ANY),
     "bench_pages": (ANY, ANY),
