@@ -14,9 +14,11 @@ from harness.bench.metrics.latency import ttft
 from harness.bench.metrics.span import measured
 from harness.bench.record import Outcome, RequestRecord
 from harness.report.bench.groups import FREE, GUIDED
-from harness.report.figure import Figure, figure
+from harness.report.figure import PHONE, Figure, figure
 
 if TYPE_CHECKING:
+    import altair
+
     from harness.report.figure import Drawing
 
 MOST_BARS = 400
@@ -28,28 +30,33 @@ WAIT, FAILED = "var(--wait)", "var(--fail)"
 
 
 def timelines(cells: Sequence[Measured]) -> Iterator[Figure]:
-    """One for each cell that sent anything, wrong ones too: that is where one looks for why."""
-    for one in cells:
-        kept = sorted(measured(one.records), key=lambda record: record.sent)
+    """One for each cell that sent anything, wrong ones too: that is where one looks for why. All on one scale."""
+    sent = [sorted(measured(one.records), key=lambda record: record.sent) for one in cells]
+    longest = max((_seconds(kept) for kept in sent if kept), default=0.0)
+    for one, kept in zip(cells, sent, strict=True):
         if kept:
-            yield _figure(one, kept)
+            yield _figure(one, kept, longest)
 
 
-def _figure(cell: Measured, kept: Sequence[RequestRecord]) -> Figure:
-    begin = min(record.sent for record in kept)
+def _seconds(kept: Sequence[RequestRecord]) -> float:
+    """From the first request sent to the last stream closed."""
+    return max(record.closed for record in kept) - kept[0].sent
+
+
+def _figure(cell: Measured, kept: Sequence[RequestRecord], longest: float) -> Figure:
+    begin = kept[0].sent
     lanes = _lanes(kept)
     failed = [record for record in kept if record.outcome is not Outcome.COMPLETE]
     many = len(kept) > MOST_BARS or max(lanes) >= MOST_LANES
     slowest = sorted(kept, key=lambda record: record.sent - record.closed)[:10]
-    took = max(record.closed for record in kept) - begin
-    says = f"{len(kept):,} requests in {took:.1f} s, {len(failed)} of them failed"
+    says = f"{len(kept):,} requests in {_seconds(kept):.1f} s, {len(failed)} of them failed"
     colour = GUIDED if cell.cell.guided else FREE
     return figure(
         cell.cell.title,
         f"{says}; at most {max(lanes) + 1} at a time.",
-        (lambda width: _curve(kept, begin, colour, width))
+        (lambda width: _curve(kept, longest, colour, width))
         if many
-        else (lambda width: _bars(kept, lanes, begin, colour, width)),
+        else (lambda width: _bars(kept, lanes, longest, colour, width)),
         head=("slowest requests", "sent at s", "first token after ms", "closed after s", "outcome"),
         rows=[_row(record, begin) for record in (*failed[:10], *slowest)],
         wide=True,
@@ -83,11 +90,11 @@ def _lanes(kept: Sequence[RequestRecord]) -> list[int]:
 
 
 def _bars(
-    kept: Sequence[RequestRecord], lanes: Sequence[int], begin: float, colour: str, width: int
+    kept: Sequence[RequestRecord], lanes: Sequence[int], longest: float, colour: str, width: int
 ) -> Drawing:
     import altair as alt
 
-    rows = []
+    begin, rows = kept[0].sent, []
     for record, lane in zip(kept, lanes, strict=True):
         sent, closed = record.sent - begin, record.closed - begin
         first = ttft(record)
@@ -100,7 +107,7 @@ def _bars(
     high = max(lanes) + 1
     tall = max(6, min(18, 220 // high))
     base = alt.Chart(pd.DataFrame(rows)).encode(
-        x=alt.X("from:Q", title="seconds", axis=alt.Axis(tickCount=8 if width > 400 else 4)),
+        x=_across("from:Q", longest, width),
         x2="to:Q",
         y=alt.Y("lane:O", axis=None),
         color=alt.Color("colour:N", scale=None),
@@ -109,15 +116,27 @@ def _bars(
     return alt.layer(bars).properties(width=width, height=tall * high)
 
 
-def _curve(kept: Sequence[RequestRecord], begin: float, colour: str, width: int) -> Drawing:
+def _across(field: str, longest: float, width: int) -> altair.X:
+    import altair as alt
+
+    return alt.X(
+        field,
+        title="seconds",
+        scale=alt.Scale(domain=[0, longest or 1], nice=False),
+        axis=alt.Axis(tickCount=4 if width == PHONE else 8),
+    )
+
+
+def _curve(kept: Sequence[RequestRecord], longest: float, colour: str, width: int) -> Drawing:
     """How many were under way, the highest of each slot, and where requests failed."""
     import altair as alt
 
+    begin = kept[0].sent
     steps = pd.DataFrame(levels((r.sent - begin, r.closed - begin) for r in kept), columns=["at", "level"])
     slot = max(steps["at"].max() / SLOTS, 1e-9)
     curve = steps.assign(at=(steps["at"] // slot) * slot).groupby("at", as_index=False)["level"].max()
     failed = sorted({(r.closed - begin) // slot * slot for r in kept if r.outcome is not Outcome.COMPLETE})
-    across = alt.X("at:Q", title="seconds", axis=alt.Axis(tickCount=8 if width > 400 else 4))
+    across = _across("at:Q", longest, width)
     area = alt.Chart(curve).mark_area(interpolate="step-after", color=colour, opacity=0.8)
     marks = alt.Chart(pd.DataFrame({"at": failed}, dtype=float)).mark_tick(
         color=FAILED, thickness=2, size=14, yOffset=-8
