@@ -53,7 +53,9 @@ def gate(args: argparse.Namespace) -> dict[str, Any]:
         if pairs is not None:
             console.print(f"baseline: commit {pairs.commit}", highlight=False, soft_wrap=True)
         elif args.measure:
-            console.print("baseline: no earlier night of this setting, so nothing is measured again")
+            console.print(
+                "baseline: no earlier night of this setting with a commit as it is, so nothing is measured again"
+            )
         judged = {
             name: named(name, _judge, history, runs, past, design, args, known, pairs and pairs.of(name))
             for name, runs in tonight.items()

@@ -263,7 +263,7 @@ def test_measuring_needs_one_run_directory_and_an_earlier_night(
     call("history", "add", url, run)
     code, line, out, _ = call("gate", "--history", url, run, "--measure")
     assert (code, line["baseline"]) == (125, None)
-    assert "no earlier night of this setting" in out
+    assert "no earlier night of this setting with a commit as it is" in out
     for given in ([], [run / "result-free-mtp.json"], [run, made("other")]):
         code, line, _, _ = call("gate", "--history", url, *given, "--measure")
         assert (code, "the run directory of one benchmark" in line["error"]) == (2, True)
