@@ -127,20 +127,24 @@ def test_another_decision_is_another_binary():
     assert len({binary.digest for binary in aot.specialisations(launches)}) == 2
 
 
-def shuffled_products(launch):
-    """Instructions that send a product, as it was multiplied, to the threads that sum it.
+def fusable_sums(launch):
+    """Additions of one's own product and another thread's, which that thread adds to its own in turn.
 
-    Each of them may fuse its own product with the addition, and not the one that it is sent: copies of the sum differ.
+    Each of the two may fuse its own product with the addition, and not the one that it is sent: copies of the sum
+    differ. Shuffles that only move numbers to other threads are none of them.
     """
     variant, made, found = aot.variant(launch), {}, []
     compiled = triton.compile(variant.source, target=GPUTarget("cuda", 90, 32), options=variant.options)
     for line in compiled.asm["ptx"].splitlines():
         if words := re.match(r"\s*(?:@!?%p\d+ )?([a-z0-9_.]+)\s+(%\w+)(?:\|%p\d+)?,\s*(.*);", line):
             what, into, operands = words[1], words[2], re.findall(r"%\w+", words[3])
-            source = made.get(operands[0], "") if operands else ""
-            if what.startswith("shfl.sync.bfly") and source.startswith("mul"):
-                found.append(line.strip())
-            made[into] = source if what.startswith("mov.b32") else what
+            known = [made.get(operand, (operand, [])) for operand in operands]
+            made[into] = known[0] if what == "mov.b32" and known else (what, known)
+            for other, source in known:
+                product = source[0] if other.startswith("shfl.sync.bfly") and source else None
+                if product and product[0] == "mul.f32" and what in ("add.f32", "fma.rn.f32"):
+                    mine = known[:2] == product[1] if what == "fma.rn.f32" else product in known
+                    found += [line.strip()] if mine else []
     return found
 
 
@@ -148,7 +152,7 @@ def test_threads_that_hold_copies_of_a_sum_added_it_in_one_way(tmp_path):
     """compute-sanitizer found copies that differ in their last bit, stored to one word of shared memory."""
     launches = [launch for launch in aot.registry() if "few" in launch.name or launch.name == "decode_kernel"]
     assert {launch.name for launch in launches} == {"gdn_verify_few_kernel", "decode_kernel"}
-    assert not [line for launch in launches for line in shuffled_products(launch)]
+    assert not [line for launch in launches for line in fusable_sums(launch)]
     fused = planted(few, tmp_path, ("tl.fma(a, b, 0.0)", "a * b")).gdn_verify_few_kernel
     (first, *_) = (launch for launch in launches if "few" in launch.name)
-    assert shuffled_products(replace(first, kernel=fused))
+    assert fusable_sums(replace(first, kernel=fused))

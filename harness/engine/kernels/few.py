@@ -37,8 +37,8 @@ def fold(h, q, k, v, decay, strength, scale):
     r_k = tl.rsqrt(tl.sum(tl.sum(rounded(k, k), axis=1), axis=1) + L2_EPS)
     r_q = tl.rsqrt(tl.sum(tl.sum(rounded(q, q), axis=1), axis=1) + L2_EPS) * scale
     overlap = tl.sum(tl.sum(rounded(q, k), axis=1), axis=1)
-    seen = tl.sum(tl.sum(h * k[:, :, None, :], axis=1), axis=2)  # [h, V]
-    asked = tl.sum(tl.sum(h * q[:, :, None, :], axis=1), axis=2)
+    seen = tl.sum(tl.sum(rounded(h, k[:, :, None, :]), axis=1), axis=2)  # [h, V]
+    asked = tl.sum(tl.sum(rounded(h, q[:, :, None, :]), axis=1), axis=2)
     u = (strength * r_k)[:, None] * (v - (decay * r_k)[:, None] * seen)
     o = r_q[:, None] * (decay[:, None] * asked + overlap[:, None] * u)
     return h * decay[:, None, None, None] + u[:, None, :, None] * k[:, :, None, :], o
