@@ -110,12 +110,15 @@ def main() -> None:
     parser.add_argument(
         "--seconds",
         type=float,
-        default=720,
-        help="begin no further gate after this; the last one is always run (720)",
+        default=500,
+        help="begin no further gate after this; the last one is always run (500)",
     )
     parser.add_argument("--calibration", type=int, default=10, help="A/A runs before the gates (10)")
+    parser.add_argument(
+        "--trim", type=float, default=0.0, help="0.2 where something stalls a run now and then (0)"
+    )
     asked = parser.parse_args()
-    design, began, seen = Design(effects=GATED), time.monotonic(), Counter[str]()
+    design, began, seen = Design(effects=GATED, trim=asked.trim), time.monotonic(), Counter[str]()
     with (
         tempfile.TemporaryDirectory() as scratch,
         own_server([], Path(scratch) / "baseline.log") as one,
