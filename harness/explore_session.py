@@ -78,7 +78,8 @@ class Session:
         columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with self.interruptible(), Progress(*columns, console=self.console, disable=self.args.json) as bar:
             task = bar.add_task(what, total=total)
-            for key, records in campaign(jobs, self.log, self.args.workers, self.args.on):
+            of_a_gpu = self.setting.device == "cuda"
+            for key, records in campaign(jobs, self.log, self.args.workers, self.args.on, fresh=of_a_gpu):
                 bar.advance(task)
                 yield key, records
 

@@ -184,3 +184,10 @@ def test_tasks_run_elsewhere_and_a_dead_worker_is_told() -> None:
     assert sorted(unordered(abs, (-i for i in range(5)), workers=2)) == [0, 1, 2, 3, 4]
     with pytest.raises(EngineError, match="worker process died"):
         list(unordered(os._exit, [3], workers=1))
+
+
+def test_a_worker_that_is_fresh_does_one_task() -> None:
+    """On a GPU a fault may kill its process's context: whoever comes next must not find it dead."""
+    asked = ["__import__('os').getpid()"] * 3
+    assert len(set(unordered(eval, asked, workers=1, fresh=True))) == 3
+    assert len(set(unordered(eval, asked, workers=1))) == 1

@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.codec import decode, encode
 from harness.explore.farm import Where, unordered
 from harness.explore.generate import scenario
-from harness.explore.workbench import Record, Setting, workbench
+from harness.explore.workbench import Record, Setting, Workbench, workbench
 from harness.scenario import Scenario
 
 Records = tuple[Record, ...]
@@ -36,12 +36,32 @@ class Job:
 def work(job: Job) -> tuple[str, Records]:
     """In a worker: the job's key and its records, in the order of its scenarios."""
     bench = workbench(job.setting)
-    records = [bench.examine(given, job.variant) for given in job.given]
-    for index in job.generated:
-        if job.enough is not None and sum(record.killed for record in records) >= job.enough:
+    records: list[Record] = []
+    for drawn, one in _scenarios(job, bench):
+        killed = sum(record.killed for record in records)
+        if lost_device(job.setting.device) or (drawn and job.enough is not None and killed >= job.enough):
             break
-        records.append(bench.examine(scenario(bench.words, job.seed, index), job.variant))
+        records.append(bench.examine(one, job.variant))
     return job.key, tuple(records)
+
+
+def _scenarios(job: Job, bench: Workbench) -> Iterator[tuple[bool, Scenario]]:
+    """Whether it was drawn, and the scenario."""
+    yield from ((False, given) for given in job.given)
+    yield from ((True, scenario(bench.words, job.seed, index)) for index in job.generated)
+
+
+def lost_device(device: str) -> bool:
+    """Whether a fault has killed the GPU's context, so that nothing more can be run in this process."""
+    if device != "cuda":
+        return False
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:  # the assertion that failed on the device, told again and again
+        return True
+    return False
 
 
 class Log:
@@ -69,12 +89,16 @@ class Log:
 
 
 def campaign(
-    jobs: Iterable[Job], log: Log, workers: int, on: Where = "processes"
+    jobs: Iterable[Job], log: Log, workers: int, on: Where = "processes", *, fresh: bool = False
 ) -> Iterator[tuple[str, Records]]:
-    """The key and records of every job: those of the log first, then the others as they come."""
+    """The key and records of every job: those of the log first, then the others as they come.
+
+    ``fresh``: each in a process of its own, since a fault may kill a GPU's context for whoever comes next.
+    """
     known = list(log.done.items())
     yield from known
     skip = {key for key, _ in known}
-    for key, records in unordered(work, (job for job in jobs if job.key not in skip), workers, on):
+    due = (job for job in jobs if job.key not in skip)
+    for key, records in unordered(work, due, workers, on, fresh):
         log.add(key, records)
         yield key, records

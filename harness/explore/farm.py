@@ -24,25 +24,30 @@ PASSED_ON = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TRITON_INTERPRET")
 
 
 def unordered(
-    function: Callable[[Task], Result], tasks: Iterable[Task], workers: int, on: Where = "processes"
+    function: Callable[[Task], Result],
+    tasks: Iterable[Task],
+    workers: int,
+    on: Where = "processes",
+    fresh: bool = False,
 ) -> Iterator[Result]:
     """The results of ``function`` (of a module, so that it can travel) as they come; a task is taken when a worker
-    is free, so ``tasks`` may end for reasons of its own.
+    is free, so ``tasks`` may end for reasons of its own. ``fresh``: a worker does one task.
 
     Raises:
         UsageError: Ray is asked for and not installed.
         EngineError: a worker died.
     """
-    return (_on_ray if on == "ray" else _on_processes)(function, iter(tasks), workers)
+    return (_on_ray if on == "ray" else _on_processes)(function, iter(tasks), workers, fresh)
 
 
 def _on_processes(
-    function: Callable[[Task], Result], tasks: Iterator[Task], workers: int
+    function: Callable[[Task], Result], tasks: Iterator[Task], workers: int, fresh: bool
 ) -> Iterator[Result]:
     with ProcessPoolExecutor(
         max_workers=workers,
         mp_context=get_context("spawn"),  # forked threads of torch and a GPU's context would be broken
         initializer=_end_with_the_parent,
+        max_tasks_per_child=1 if fresh else None,
     ) as pool:
         try:
             waiting = {pool.submit(function, task) for task in islice(tasks, workers)}
@@ -68,7 +73,9 @@ def _end_with_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _on_ray(function: Callable[[Task], Result], tasks: Iterator[Task], workers: int) -> Iterator[Result]:
+def _on_ray(
+    function: Callable[[Task], Result], tasks: Iterator[Task], workers: int, fresh: bool
+) -> Iterator[Result]:
     """The cluster that RAY_ADDRESS names, or one of this machine; a worker for every GPU where there are GPUs."""
     try:
         import ray
@@ -95,8 +102,11 @@ def _on_ray(function: Callable[[Task], Result], tasks: Iterator[Task], workers: 
                 return
             done, _ = ray.wait(list(busy))
             for reference in done:
-                idle.append(busy.pop(reference))
+                worker = busy.pop(reference)
                 yield ray.get(reference)
+                if fresh:
+                    ray.kill(worker)
+                idle.append(made.remote() if fresh else worker)
     finally:
         ray.shutdown()
 

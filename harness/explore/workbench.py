@@ -103,6 +103,9 @@ class Workbench:
 
     def examine(self, scenario: Scenario, variant: str) -> Record:
         """Run and judge. A variant that did what the correct engine does has nothing to be judged for."""
+        known = (
+            None if variant == REFERENCE_VARIANT else self._known(scenario)
+        )  # a fault may leave a GPU on which nothing runs
         trace = self.run(scenario, variant)
         seen = digests(trace)
         record = Record(
@@ -113,10 +116,10 @@ class Workbench:
             tokens=sum(row.tokens for step in trace.steps for row in step.rows),
             digest=combined(seen),
         )
-        if variant == REFERENCE_VARIANT:
+        if known is None:
             self._correct[scenario.to_json()] = seen
         else:
-            record = replace(record, acted=first_difference(seen, self._known(scenario)))
+            record = replace(record, acted=first_difference(seen, known))
             if record.acted is None:
                 return record
         judgement = self.judge(scenario, trace)
