@@ -17,12 +17,20 @@ from harness.engine.kernels.samples import Shape
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("interpreted: test_kernel_processes.py runs these in a child", allow_module_level=True)
 
+from harness.engine.config import EngineConfig
+from harness.engine.engine import Engine
+from harness.engine.guided import Grammars
 from harness.engine.kernels import compile as aot
 from harness.engine.kernels.base import Kernels
 from harness.engine.kernels.constexpr_length import ConstexprLengthKernels
+from harness.engine.kernels.naive import NaiveKernels
 from harness.engine.kernels.traffic import Traffic, layer
 from harness.engine.kernels.triton_kernels import TritonKernels
 from harness.engine.kernels.warmup import THRESHOLDS, entries, warm_up
+from harness.engine.loader import Loader
+from harness.engine.policy import POLICY
+from harness.engine.request import EngineRequest
+from harness.models.tiny import ensure
 
 GPU = torch.cuda.is_available()
 SERVED = Shape(H=1, HV=2, K=32, V=64)
@@ -45,6 +53,20 @@ class Bound:
 
     def kernels(self):
         return {key.split()[0] for key in self.keys}
+
+
+class Watched:
+    """The naive twins, and what Triton would have launched in their place."""
+
+    def __init__(self, bound):
+        self.bound = TritonKernels(run=bound)
+
+    def __getattr__(self, name):
+        def both(*given, **named):
+            getattr(self.bound, name)(*given, **named)
+            return getattr(NaiveKernels(), name)(*given, **named)
+
+        return both
 
 
 def needed(served, steps, kernels=TritonKernels, seed=1):
@@ -146,3 +168,21 @@ def test_random_batches_compile_nothing_after_the_warm_up(dtype, state_dtype):
         for _ in range(5):
             traffic.step(ConstexprLengthKernels())
     assert fault.names
+
+
+@pytest.mark.parametrize("layout", ["slots", "replay"])
+def test_an_engine_that_was_warmed_needs_nothing_more(layout, models):
+    """The layers' own tensors: their strides, their tables, their views."""
+    loader, bound = Loader(ensure("narrow", 0, models)), Bound()
+    config = EngineConfig(k=3, layout=layout, drafter="ngram", max_num_seqs=20, token_budget=40)
+    model = loader.model(config, POLICY, Watched(bound))
+    for mixer in model.linear_layers.values():
+        mixer.warm_up()
+    warm = set(bound.keys)
+    engine = Engine(model, None, Grammars(loader.vocabulary), config, POLICY)
+    for i in range(20):
+        engine.add(EngineRequest(id=f"r{i}", prompt=tuple(range(5, 7 + i)) * 2, max_tokens=6))
+    while engine.step() is not None:
+        pass
+    assert warm
+    assert bound.keys == warm

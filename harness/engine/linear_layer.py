@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from harness.engine.batch import Batch, PlainRows, SpecRows
 from harness.engine.kernels.base import Kernels
 from harness.engine.kernels.journal import Journal
+from harness.engine.kernels.warmup import Layer, warm_up
 from harness.engine.policy import Policy
 from harness.models.checkpoint import ModelConfig
 
@@ -62,6 +63,22 @@ class LinearLayer:
         z = F.linear(x, w.in_proj_z).view_as(core)
         gated = self.kernels.gated_norm(core, z, w.norm, self.config.rms_eps)
         return F.linear(gated.flatten(1), w.out_proj)
+
+    def warm_up(self) -> None:
+        """Have all kernels compiled that a step may need, so that no request waits for it. Touches no state."""
+        w = self.weights
+        layer = Layer(
+            conv_state=self.cache.conv,
+            conv_weight=w.conv,
+            conv_bias=None,
+            A_log=w.A_log,
+            dt_bias=w.dt_bias,
+            state=self.cache.recurrent,
+            norm_weight=w.norm,
+            journal=self.cache.journal,
+            eps=self.config.rms_eps,
+        )
+        warm_up(self.kernels, layer, self.policy.kernels)
 
     def _core(self, qkv: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, batch: Batch) -> torch.Tensor:
         spec, plain = batch.spec, batch.plain

@@ -90,6 +90,8 @@ def build(setting: Setting) -> Service:
     grammars = Grammars(loader.vocabulary, policy.guide)
     parts = (config, policy, select(setting.kernels, setting.device).kernels)
     engine = Engine(loader.model(*parts), loader.head(*parts), grammars, config, policy)
+    if setting.device == "cuda":
+        next(iter(engine.model.linear_layers.values())).warm_up()  # layers are alike
     metrics = Metrics(engine, setting.model_name)
     return Service(
         model_name=setting.model_name,
