@@ -24,6 +24,7 @@ from typing import Any
 import httpx
 import numpy as np
 
+from cases.bench.gate_real import apart
 from harness.bench.block import block
 from harness.bench.data.drawn import Lengths
 from harness.bench.data.vocabulary import Vocabulary
@@ -162,6 +163,7 @@ def main() -> int:
         tempfile.TemporaryDirectory() as scratch,
         own_server(["--spec", "mtp"], Path(scratch) / "log") as server,
     ):
+        apart(server)  # and with us the client of theirs, which is our child
         data = Path(scratch) / "prompts.jsonl"
         data.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts), encoding="utf-8")
         calls = [
