@@ -32,7 +32,7 @@ def serving(
 def own(
     run_dir: RunDir, name: str, arguments: Sequence[str], checkout: Path | None = None
 ) -> Iterator[Served]:
-    """The embedded server, of a ``checkout`` if any, with these arguments; ``name``: of its log, and in ``run.json``."""
+    """The embedded server, of a ``checkout`` if any, with these arguments; ``name``: of its log and in ``run.json``."""
     with own_server(arguments, run_dir.path / f"server-{name}.log", checkout) as server:
         served = Served(url=server.url, model=server.model)
         _remember(run_dir, name, served)
