@@ -67,6 +67,7 @@ def _night(steps: Steps, args: argparse.Namespace) -> tuple[str, int]:
     steps.say(f"history {args.history}: {len(filed)} cells filed")
     gate = steps.run(GATE, _gate(args, steps.run_dir.path, run))
     _mark(steps.run_dir, args, run, gate)
+    steps.run("page", _page(args, steps.run_dir.path))
     words = {
         0: "correct, and not slower",
         1: "correct, and slower",
@@ -110,6 +111,20 @@ def _gate(args: argparse.Namespace, folder: Path, run: Path) -> list[str]:
         *("gate", "--history", args.history, "--series", args.series, str(run), *measured),
         *(part for flag, value in told.items() if value is not None for part in (flag, str(value))),
         *("--markdown", str(folder / "gate.md"), "--junit", str(folder / "gate.xml")),
+    ]
+
+
+def _page(args: argparse.Namespace, folder: Path) -> list[str]:
+    told = ["--known", str(args.known)] if args.known is not None else []
+    return [
+        "history",
+        "page",
+        args.history,
+        "--series",
+        args.series,
+        "--out",
+        str(folder / "history.html"),
+        *told,
     ]
 
 

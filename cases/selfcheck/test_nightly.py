@@ -84,7 +84,8 @@ def test_a_correct_night_is_filed_gated_and_marked(
     run_dir = killed(tmp_path, tpot=tpot)
     told, _ = night(capsys, "--resume", run_dir, "--markdown", summary, "--junit", xml)
     assert (told["exit"], told["gate"]) == (code, word)
-    assert told["steps"] == {"live": 0, "bench": 0, "gate": code}
+    assert told["steps"] == {"live": 0, "bench": 0, "gate": code, "page": 0}
+    assert "<svg" in (Path(told["run_dir"]) / "history.html").read_text(encoding="utf-8")
     assert len(Dataset(url).names()) == 11
     (mark,) = marks(Dataset(url), "nightly")
     assert (mark.commit, mark.call, len(mark.settings)) == (COMMIT, Call(word), 1)
