@@ -9,15 +9,18 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
+
 from harness import __version__
 from harness.bench.cells import AS_SERVED, OFF, Cell
 from harness.bench.data.ask import Ask
 from harness.bench.data.drawn import Lengths
 from harness.bench.data.workload import digest, preset
 from harness.bench.history.dataset import Dataset
+from harness.bench.kept import require_kept
 from harness.bench.load.transport import Endpoint, choose
 from harness.bench.machine import hardware
-from harness.bench.plan import BRIEF, USUAL, Plan, plan_from
+from harness.bench.plan import BRIEF, USUAL, Plan
 from harness.bench.revision import Revision, revision_of
 from harness.cases import find_root
 from harness.errors import CaseError, UsageError
@@ -112,9 +115,10 @@ def opened(args: argparse.Namespace) -> tuple[RunDir, Plan, argparse.Namespace]:
         return RunDir.create(args.reports or reports_folder(), name, about), plan, args
     run_dir = RunDir.resume(args.resume)
     try:
-        setting, plan = dict(run_dir.run["setting"]), plan_from(run_dir.run["plan"])
-        setting = {key: setting[key] for key in KEPT} | {key: setting.get(key) for key in KEPT_LATER}
-    except (KeyError, TypeError, ValueError) as error:
+        plan = require_kept(run_dir.run).plan
+        setting = {key: run_dir.run["setting"][key] for key in KEPT}
+        setting |= {key: run_dir.run["setting"].get(key) for key in KEPT_LATER}
+    except (msgspec.ValidationError, KeyError) as error:
         raise UsageError(
             f"{args.resume}/run.json: is not of a benchmark: {type(error).__name__} {error}",
             hint="pass --resume a directory that bench made",
@@ -151,7 +155,7 @@ def _require_filing(args: argparse.Namespace) -> None:
 def _require_same_code(run_dir: RunDir, now: Revision | None) -> None:
     """One run measures one engine: half a night of yesterday's and half of today's is neither."""
     began = run_dir.run.get("revision")
-    if began and now and began["tree"] != now.tree:
+    if began and now and began.get("tree") != now.tree:
         raise UsageError(
             f"{run_dir.path}: began with the code of commit {began['commit'][:12]}, and this is {now.name[:12]}",
             hint=f"git checkout {began['commit'][:12]}, or measure anew without --resume",

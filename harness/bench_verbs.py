@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -20,14 +20,23 @@ from harness.bench_compare import compare
 from harness.bench_pages import write_pages
 from harness.bench_serving import remembered, serving
 from harness.bench_session import Session
-from harness.rundir import program
+from harness.rundir import alone, program
 
 WRONG, UNDECIDED = 1, 125
 
 
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """Measure all cells; red where answers are wrong, undecided where the client was the limit."""
-    session = Session.begun(args)
+    with ExitStack() as held:
+        if args.resume is not None:
+            held.enter_context(alone(args.resume))  # before anything of it is read
+        session = Session.begun(args)
+        if args.resume is None:
+            held.enter_context(alone(session.run_dir.path))
+        return _all(session)
+
+
+def _all(session: Session) -> dict[str, Any]:
     try:
         if session.args.compare:
             return compare(session)
@@ -103,11 +112,12 @@ def _told(session: Session) -> dict[str, Any]:
 
 def _filed(session: Session, code: int) -> list[str]:
     """Names of the files in the history; none of a run that is not valid."""
-    url, revision = session.args.history, Revision(**session.run_dir.run["revision"])
+    url = session.args.history
     if code:
         session.say(f"history {url}: nothing is filed of a run that is not valid")
         return []
     filed = file_runs(url, [session.run_dir.path], series=session.args.series)
+    revision = Revision(**session.run_dir.run["revision"])  # without one, nothing is filed
     session.say(f"history {url}: {len(filed)} cells filed, commit {revision.name}")
     return list(filed.values())
 

@@ -26,7 +26,7 @@ from harness.bench_asked import server_arguments, speculations
 from harness.bench_serving import own, remembered
 from harness.bench_session import Session
 from harness.errors import UsageError
-from harness.rundir import RunDir
+from harness.rundir import RunDir, alone
 
 BASELINE, CANDIDATE = "baseline", "candidate"
 SERIES = "gate"
@@ -132,7 +132,7 @@ def pairs_of(run_dir: Path, commit: str, args: argparse.Namespace) -> Iterator[P
         )
     session = _session(run_dir, args)
     session.run_dir = _folder(run_dir / "pairs", tonight.run_dir.run, commit)
-    with ExitStack() as servers:
+    with alone(session.run_dir.path), ExitStack() as servers:
         yield Pairs(tonight, session, commit, servers)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -17,6 +18,8 @@ from harness.rundir import RunDir
 
 PATIENCE = 90.0
 """Seconds that a step has to end when it is interrupted: servers drain."""
+PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that a process gets when its parent dies."""
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
@@ -66,6 +69,7 @@ class Steps:
                 errors="replace",
                 env=environment,
                 start_new_session=True,  # a Ctrl-C is ours, and we hand it on, once
+                preexec_fn=_ends_with_us,
             )
             assert process.stdout is not None
             try:
@@ -86,13 +90,19 @@ class Steps:
             return _nothing(name, process.returncode)
 
 
+def _ends_with_us() -> None:
+    """In the child, on Linux: it is interrupted when we die, also of a kill -9; it would measure on beside --resume."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def _nothing(name: str, code: int) -> dict[str, Any]:
     return {"verb": name, "error": f"ended with {code} and without its last line: see {name}.log", "exit": 3}
 
 
 def _interrupt(process: subprocess.Popen[str]) -> None:
     """It keeps what it has and ends its servers."""
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)  # in the background of a script SIGINT is ignored
     try:
         process.wait(PATIENCE)
     except subprocess.TimeoutExpired:

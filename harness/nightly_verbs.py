@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +28,7 @@ from harness.judging import written
 from harness.nightly_cli import CORE
 from harness.nightly_report import BENCH, GATE, junit, markdown
 from harness.nightly_steps import STEP_SUMMARY, Steps
-from harness.rundir import RunDir, program
+from harness.rundir import RunDir, alone, program
 
 KEPT = (
     *("history", "series", "issues", "target", "base_url", "model", "tokenizer", "commit"),
@@ -39,7 +40,16 @@ FOLDERS = ("tokenizer", "calibration", "known")
 
 def nightly(args: argparse.Namespace) -> dict[str, Any]:
     """One night; the exit code is that of the first stage that was not right."""
-    run_dir, args = _opened(args)
+    with ExitStack() as held:
+        if args.resume is not None:
+            held.enter_context(alone(args.resume))  # before anything of it is read
+        run_dir, kept = _opened(args)
+        if args.resume is None:
+            held.enter_context(alone(run_dir.path))
+        return _all(run_dir, kept)
+
+
+def _all(run_dir: RunDir, args: argparse.Namespace) -> dict[str, Any]:
     steps = Steps(run_dir, console_of(args))
     try:
         verdict, code = _night(steps, args)

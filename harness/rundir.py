@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import os
@@ -9,6 +10,9 @@ import re
 import shlex
 import shutil
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,9 @@ from typing import Any
 from harness.errors import UsageError
 from harness.scenario import Scenario
 from harness.trace import Trace
+
+PATIENCE = 20.0
+"""Seconds that a run which is being ended has to let go of its directory: its servers drain."""
 
 
 class RunDir:
@@ -100,6 +107,43 @@ class RunDir:
         path = self.path / name
         path.write_text(text, encoding="utf-8")
         return path
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """One process at a time measures into a run directory: two of them would slow and count each other.
+
+    A killed one lets go by dying. UsageError where another one goes on for longer than ``PATIENCE``, or nothing can be
+    written; a directory that is not there is for the reader to tell of.
+    """
+    if not path.is_dir():
+        yield
+        return
+    try:
+        file = (path / ".lock").open("a", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be written: {error.strerror}",
+            hint="go on as who began it, or copy the directory",
+        ) from None
+    with file:
+        end = time.monotonic() + PATIENCE
+        while not _locked(file.fileno()):
+            if time.monotonic() > end:
+                raise UsageError(
+                    f"{path}: another process is still writing into it, expected none",
+                    hint="wait for it, or end it: fuser " + shlex.quote(str(path / ".lock")),
+                )
+            time.sleep(0.1)
+        yield
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 REPLAYED = {

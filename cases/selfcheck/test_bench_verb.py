@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from cases.selfcheck.bench_runs import per_second, run
@@ -26,13 +27,14 @@ from harness.bench.data.vocabulary import Vocabulary
 from harness.bench.equality import greedy_equality
 from harness.bench.history.dataset import Dataset
 from harness.bench.history.history import History
+from harness.bench.kept import require_kept
 from harness.bench.load.health import Health
 from harness.bench.load.run import LoadResult
 from harness.bench.load.store import read_records
 from harness.bench.machine import hardware
 from harness.bench.measured import Measured, judged
 from harness.bench.metrics.crossed import Crossed
-from harness.bench.plan import USUAL, Plan, plan_from
+from harness.bench.plan import USUAL, Plan
 from harness.bench.record import RequestRecord
 from harness.bench.result import read_result
 from harness.bench.revision import Revision
@@ -276,8 +278,46 @@ def test_a_run_directory_of_another_verb_is_refused(
     assert "not of a benchmark" in told["error"]
 
 
+BEGUN = {
+    "setting": dict.fromkeys(("base_url", "model", "tokenizer", "loop_lag"))
+    | dict.fromkeys(("format", "variant", "spec", "regime", "preset"), "x")
+    | {"k": 3, "rounds": 4, "compare": []},
+    "plan": Plan(workload=USUAL).as_dict(),
+    "revision": {"commit": "c", "dirty": False, "tree": "t"},
+    "served": {"off": {"url": "http://127.0.0.1:9", "model": "m"}},
+    "began": {"free-off": "2026-12-01T02:00:00"},
+    "partings": {"free-mtp": ["near"]},
+    "repeated": {"free-off": "late"},
+}
+
+
+def test_a_run_that_goes_on_is_read_as_it_was_written() -> None:
+    assert require_kept(BEGUN).plan == Plan(workload=USUAL)
+
+
+@pytest.mark.parametrize("value", [float("nan"), 10**400, {"a": 1}])
+@pytest.mark.parametrize(
+    "place",
+    "setting plan plan.workload plan.workload.requests plan.seed setting.k setting.compare setting.tokenizer served "
+    "served.off served.off.url revision revision.tree began began.free-off partings.free-mtp repeated".split(),
+)
+def test_a_damaged_run_directory_is_refused_and_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str, value: object
+) -> None:
+    run = json.loads(json.dumps(BEGUN))
+    *path, last = place.split(".")
+    inner = run
+    for key in path:
+        inner = inner[key]
+    inner[last] = value
+    (tmp_path / "run.json").write_text(text := json.dumps(run))
+    told, shown = bench(capsys, "--resume", str(tmp_path))
+    assert told["exit"] == 2, shown
+    assert (tmp_path / "run.json").read_text() == text
+
+
 def test_a_plan_survives_its_way_through_json() -> None:
-    assert plan_from(json.loads(json.dumps(usual().as_dict()))) == usual()
+    assert msgspec.convert(json.loads(json.dumps(usual().as_dict())), Plan) == usual()
 
 
 def usual() -> Plan:

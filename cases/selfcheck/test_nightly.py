@@ -19,6 +19,7 @@ from rich.console import Console
 
 from cases.selfcheck.bench_runs import START
 from cases.selfcheck.test_bench_provenance import result_file
+from harness import rundir
 from harness.bench.history.dataset import Dataset
 from harness.bench.history.marks import marks
 from harness.bench.stats.judge import Call
@@ -199,3 +200,58 @@ def test_what_makes_no_sense_is_said_before_anything_is_run(
     assert line["exit"] == 2
     assert told in line["error"]
     assert not (tmp_path / "reports").exists()
+
+
+NIGHT = """
+import signal
+import sys
+from pathlib import Path
+from rich.console import Console
+from harness.nightly_steps import Steps
+from harness.rundir import RunDir
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in the background of a script
+Steps(RunDir(Path(sys.argv[1]), {}), Console()).run("serve", ["serve", "--port", "0"])
+"""
+
+
+def test_the_step_of_a_killed_night_does_not_measure_on(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", NIGHT, str(tmp_path)])
+    end = time.monotonic() + 30
+    while not (found := _children(process.pid)) and time.monotonic() < end:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    assert found
+    while (left := [pid for pid in found if _command(pid)]) and time.monotonic() < end:
+        time.sleep(0.02)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left, "the step outlives its night"
+
+
+def _children(pid: int) -> list[int]:
+    """Of a process, once they run this command."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(one) for one in found if b"harness.cli" in _command(int(one))]
+
+
+def _command(pid: int) -> bytes:
+    """Nothing where it is gone, or dead and not yet waited for."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize("verb", ["bench", "nightly"])
+def test_a_run_directory_that_is_being_written_is_not_written_by_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.setattr(rundir, "PATIENCE", 0.1)
+    killed(tmp_path)
+    before = (tmp_path / "night/run.json").read_bytes()
+    with rundir.alone(tmp_path / "night"):
+        assert main([verb, "--resume", str(tmp_path / "night")]) == 2
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert "another process is still writing" in told["error"]
+    assert (tmp_path / "night/run.json").read_bytes() == before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from random import Random
 from typing import Any
@@ -69,12 +69,5 @@ class Plan:
         return Open(times=times.tolist(), most_in_flight=self.most_in_flight)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready; ``plan_from`` reads it."""
+        """JSON-ready; ``kept`` reads it."""
         return asdict(self)
-
-
-def plan_from(told: Mapping[str, Any]) -> Plan:
-    """The plan that ``as_dict`` wrote."""
-    load = dict(told["workload"])
-    workload = Workload(**load | {"lengths": Lengths(**load["lengths"])})
-    return Plan(**dict(told) | {"workload": workload})

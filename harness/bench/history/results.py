@@ -173,7 +173,11 @@ def _check_metrics(path: Path, told: object) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+    """Finite as a float: JSON has integers of any length."""
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _time(path: Path, told: object) -> datetime:
