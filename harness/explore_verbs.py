@@ -21,6 +21,7 @@ from harness.explore.shrink import Found
 from harness.explore.table import empty_pairs, page, terminal
 from harness.explore.workbench import Record
 from harness.explore_session import Session
+from harness.layouts import require_in
 from harness.rundir import slug
 from harness.scenario import Scenario
 from harness.verdict import Verdict
@@ -38,10 +39,11 @@ MOST_SHRUNK = 5
 
 def matrix(args: argparse.Namespace) -> dict[str, Any]:
     """Every fault on kept, shipped and generated scenarios; the correct engine on all of them and many more."""
-    session = Session(args, "matrix")
-    declared = [one for one in _declared(args.layout) if not args.fault or one.name in args.fault]
     for name in args.fault or ():
         variant(name)  # a wrong name must not cost a run
+    require_in(args.layout, args.fault or ())
+    session = Session(args, "matrix-quick" if args.quick else "matrix")  # neither is resumed as the other
+    declared = [one for one in _declared(args.layout) if not args.fault or one.name in args.fault]
     kept, shipped = session.kept(), session.shipped()
     files = {one.name: one for one in (*kept, *(one for _, one in shipped.values()))}
     jobs = [*_clean_jobs(session, list(files.values())), *_fault_jobs(session, declared, kept, shipped)]
@@ -59,7 +61,7 @@ def matrix(args: argparse.Namespace) -> dict[str, Any]:
     session.console.print(terminal(found))
     for line in _remarks(found, coverage):
         session.console.print(line, highlight=False, soft_wrap=True)
-    session.run_dir.write_text("matrix.md", page(found, coverage, "make matrix"))
+    session.run_dir.write_text("matrix.md", page(found, coverage, _command(args)))
     if args.keep:
         _keep_kills(session, found, files)
     return session.finish({"verb": "matrix", **found.summary()})
@@ -68,6 +70,7 @@ def matrix(args: argparse.Namespace) -> dict[str, Any]:
 def explore(args: argparse.Namespace) -> dict[str, Any]:
     """Draw scenarios for a while: the correct engine must pass them all, a fault must be found."""
     variant(args.fault)
+    require_in(args.layout, [args.fault])
     session = Session(args, f"explore-{slug(args.fault)}")
     hunted = args.fault != REFERENCE_VARIANT
     end = time.monotonic() + args.seconds
@@ -109,6 +112,24 @@ def explore(args: argparse.Namespace) -> dict[str, Any]:
             "exit": int(bool(killed) != hunted) if records else 125,
         }
     )
+
+
+def _command(args: argparse.Namespace) -> str:
+    """What makes this matrix again."""
+    usual = {
+        "seed": 0,
+        "preset": "narrow",
+        "kernels": "auto",
+        "device": "auto",
+        "graphs": "on",
+        "layout": "slots",
+        "clean": 1020,
+    }
+    said = [
+        f"--{name} {getattr(args, name)}" for name, value in usual.items() if getattr(args, name) != value
+    ]
+    said += [*(f"--fault {name}" for name in args.fault or ()), *(["--quick"] if args.quick else [])]
+    return f"make matrix ARGS='{' '.join(said)}'" if said else "make matrix"
 
 
 def _declared(layout: str) -> list[Declared]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from harness.cases import REFERENCE_VARIANT, Case
@@ -20,6 +21,17 @@ def variants_in(layout: str, case: Case) -> tuple[str, ...]:
             hint="leave --layout out",
         )
     return left
+
+
+def require_in(layout: str, variants: Iterable[str]) -> None:
+    """Unsupported where a variant that was asked for by name is a fault of another layout: it could not be found."""
+    for name in variants:
+        fault = faults().get(name)
+        if fault is not None and fault.layout not in (None, layout):
+            raise Unsupported(
+                f"{name} cannot act in layout {layout}, only in {fault.layout}",
+                hint=f"--layout {fault.layout}",
+            )
 
 
 def scenario_in(layout: str, scenario: Scenario) -> Scenario:

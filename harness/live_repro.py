@@ -16,6 +16,7 @@ from harness.cases import REFERENCE_VARIANT, Case, find_case, find_root, load_ca
 from harness.codec import encode
 from harness.errors import Unsupported
 from harness.lab import Lab
+from harness.layouts import require_in, variants_in
 from harness.live.intent import intent
 from harness.live.leg import LiveLeg, live_leg
 from harness.models.tiny import default_cache, ensure
@@ -33,12 +34,14 @@ def repro_live(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     folder = (
         Path(args.model) if args.model else ensure(args.preset or "peaked", cache=default_cache(os.environ))
     )
+    named = args.variant or case.live or variants_in(args.layout, case)
+    require_in(args.layout, named)
+    variants = list(dict.fromkeys([*named, REFERENCE_VARIANT]))
     console.print(f"{case.ref}  {case.title}", style="bold", highlight=False)
     scenarios = list(case.scenarios(Lab(folder, root / "fixtures", args.seed)))
     run_dir = RunDir.create(
         args.reports or root / "reports", f"live-{slug(case.number)}", {"name": case.ref, "seed": args.seed}
     )
-    variants = list(dict.fromkeys([*(args.variant or case.live or case.variants), REFERENCE_VARIANT]))
     leg, summary = drive(args, console, case, scenarios, variants, folder, run_dir)
     return {
         "verb": "repro",

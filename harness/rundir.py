@@ -164,7 +164,7 @@ def replay(run: dict[str, Any], scenario: Path, variant: str) -> str:
     settings = [
         f"--{name.replace('_', '-')} {shlex.quote(str(run[name]))}"
         for name, default in REPLAYED.items()
-        if run.get(name, default) != default
+        if run.get(name, default) not in (None, default)
     ]
     return " ".join(["specharness run", str(scenario), f"--variant {shlex.quote(variant)}", *settings])
 

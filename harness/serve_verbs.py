@@ -16,11 +16,13 @@ from harness.models.tiny import default_cache, ensure
 def serve(args: argparse.Namespace) -> dict[str, Any]:
     """Serve until a signal; green when everything that ran could end."""
     try:
+        from harness.layouts import require_in
         from harness.serve.limits import Limits
         from harness.serve.server import Setting, build
         from harness.serve.server import serve as run
     except ImportError as error:
         raise UsageError(f"the server needs {error.name}", hint="pip install 'specharness[live]'") from None
+    require_in(args.layout, [args.variant])
     folder = args.model or ensure(args.preset, args.seed, default_cache(os.environ))
     name = args.served_model_name or (folder.resolve().name if args.model else args.preset)
     service = build(

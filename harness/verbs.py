@@ -22,7 +22,7 @@ from harness.console import console_of
 from harness.errors import CaseError, Unsupported, UsageError
 from harness.expected import Expected, read_expected, settle
 from harness.lab import Lab
-from harness.layouts import scenario_in, variants_in
+from harness.layouts import require_in, scenario_in, variants_in
 from harness.models.tiny import default_cache, ensure
 from harness.report import html, proof
 from harness.repro import Reproduction, reproduce
@@ -211,6 +211,7 @@ def _reproduce(
         tell=lambda line: console.print(line, soft_wrap=True, highlight=False),
     )
     open_variant = open_target(args.target, options)
+    require_in(args.layout, variants)
     targets = [open_variant(variant) for variant in variants]  # a wrong name must not cost a run
     if lacking := sorted(one.value for one in needs - targets[0].capabilities):
         raise Unsupported(f"{args.target} cannot do what the case needs: {', '.join(lacking)}")
@@ -281,8 +282,7 @@ def _run_dir(args: argparse.Namespace, root: Path, name: str, setting: dict[str,
 def _versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {}
-    found["python"] = platform.python_version()
+    found = {"python": platform.python_version()}
     for package in ("specharness", "torch", "triton", "xgrammar", "numpy", "transformers"):
         try:
             found[package] = version(package)

@@ -418,6 +418,29 @@ def test_bad_input_is_one_clear_message_with_a_next_step(call: Call, place: Plac
         assert (set(place.reports.iterdir()) if place.reports.exists() else set()) == before
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        lambda p: ["repro", "1", *p.small, "--variant", "stride-ignored"],
+        lambda p: ["repro", "1", *p.small, "--target", "live", "--variant", "stride-ignored"],
+        lambda p: ["explore", "--fault", "stride-ignored", "--reports", p.reports],
+        lambda p: ["matrix", "--fault", "stride-ignored", "--reports", p.reports],
+        lambda p: ["serve", "--fault", "stride-ignored", "--port", 0],
+    ],
+    ids=["repro", "repro live", "explore", "matrix", "serve"],
+)
+def test_a_fault_of_another_layout_is_unsupported_by_every_verb(
+    call: Call, place: Place, arguments: Arguments
+) -> None:
+    """And not a survivor, or a matrix of nothing that is green."""
+    before = set(place.reports.iterdir()) if place.reports.exists() else set()
+    said = call(*arguments(place), "--layout", "replay")
+    assert said.code == 125
+    assert "stride-ignored cannot act in layout replay" in said.err
+    assert "next: --layout slots" in said.err
+    assert (set(place.reports.iterdir()) if place.reports.exists() else set()) == before
+
+
 def test_a_run_cannot_be_resumed_as_another(call: Call, place: Place) -> None:
     done = call("repro", "1", *place.small)
     resume = ["repro", "1", *place.small, "--resume", done.line["run_dir"]]

@@ -20,7 +20,7 @@ from harness.check.gauge import Gauges
 from harness.check.observe import observe
 from harness.engine.config import EngineConfig, Layout
 from harness.engine.engine import Engine
-from harness.engine.graphs import Graphs, mapped
+from harness.engine.graphs import Graphs, mapped, tensors
 from harness.engine.guided import Grammars
 from harness.engine.kernels.naive import NaiveKernels
 from harness.engine.linear_layer import LinearLayer
@@ -235,6 +235,21 @@ def test_capture_changes_no_state(under: Under, peaked: Path, device: str, layou
     assert not changed.conv
     assert not changed.recurrent
     assert {*changed.kv} <= {place // engine.config.block_size for place in batch.tokens.kv_places.tolist()}
+
+
+@pytest.mark.parametrize("layout", get_args(Layout))
+def test_a_write_into_any_pool_of_a_linear_layer_is_seen(under: Under, peaked: Path, layout: Layout) -> None:
+    """Journals, too: a row's first one is written while its state stays as it is."""
+    engine = running(under("cpu").loader, Lab(peaked, FIXTURES), NaiveKernels(), "cpu", layout)
+    memory = Memory(engine)
+    for layer in engine.model.linear_layers.values():
+        pools = list(tensors(layer.cache))
+        assert len(pools) == (2 if layout == "slots" else 5)
+        for pool in pools:
+            pool[2].view(-1)[-1] += 1
+            changed = memory.changed()
+            assert (*changed.conv, *changed.recurrent) == (2,)
+            assert not changed.kv
 
 
 class Shapes(NaiveKernels):

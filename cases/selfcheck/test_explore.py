@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness import Sampling, Scenario
+from harness.cli import _parser, main
 from harness.errors import EngineError
 from harness.explore.campaign import Job, Log, campaign
 from harness.explore.coverage import Coverage
@@ -20,8 +23,10 @@ from harness.explore.farm import unordered
 from harness.explore.generate import FEATURES, scenario
 from harness.explore.words import Words
 from harness.explore.workbench import Record, Setting, Workbench
+from harness.explore_verbs import _command
 from harness.lab import Lab
 from harness.models.tiny import ensure
+from harness.rundir import RunDir
 from harness.trace import Trace
 from harness.verdict import Verdict
 
@@ -191,3 +196,40 @@ def test_a_worker_that_is_fresh_does_one_task() -> None:
     asked = ["__import__('os').getpid()"] * 3
     assert len(set(unordered(eval, asked, workers=1, fresh=True))) == 3
     assert len(set(unordered(eval, asked, workers=1))) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "--quick --layout replay",
+        "--seed 3 --clean 5 --fault dropped-last --fault zero-draft-row --preset flat --device cpu --graphs off",
+    ],
+)
+def test_a_matrix_tells_the_command_that_makes_it_again(words: str) -> None:
+    def asked(words: str) -> dict[str, object]:
+        return {**vars(_parser().parse_args(["matrix", *words.split()])), "run": None}
+
+    args = asked(words)
+    made, _, given = _command(Namespace(**args)).partition(" ARGS=")
+    assert made == "make matrix"
+    assert asked(" ".join(shlex.split(given))) == args
+
+
+@pytest.mark.parametrize(("began", "goes_on"), [("matrix-quick", []), ("matrix", ["--quick"])])
+def test_a_quick_matrix_and_a_whole_one_are_not_resumed_as_each_other(
+    began: str, goes_on: list[str], narrow: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Jobs of both have the same names, and those of a quick one stop after one kill."""
+    kept = {
+        "seed": 0,
+        "preset": "narrow",
+        "kernels": "auto",
+        "device": "cpu",
+        "graphs": "on",
+        "layout": "slots",
+    }
+    begun = RunDir.create(tmp_path, "m", {"name": began, **kept, "fault": ["zero-draft-row"]})
+    words = ["--device", "cpu", "--fault", "zero-draft-row", "--clean", "0", "--resume", str(begun.path)]
+    assert main(["matrix", *words, *goes_on]) == 2
+    assert "is another run: name differ" in capsys.readouterr().err

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from harness.cases import find_case, load_cases
+from harness.engine.config import Layout
+from harness.engine.faults import faults
+from harness.engine.variants import VARIANTS
 from harness.errors import Unsupported
 from harness.explore.workbench import Setting, Workbench
 from harness.lab import Lab, Plan
-from harness.layouts import scenario_in, variants_in
+from harness.layouts import require_in, scenario_in, variants_in
 from harness.models.tiny import ensure
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +39,18 @@ def test_every_other_case_keeps_its_variants() -> None:
         except Unsupported:
             refs.append(case.ref)
     assert refs == ["vllm#25743"]
+
+
+@pytest.mark.parametrize("layout", get_args(Layout))
+def test_what_is_asked_for_by_name_can_act_or_is_unsupported(layout: str) -> None:
+    """Nothing that cannot be wrong is called killed, survivor or sound."""
+    require_in(layout, [*VARIANTS, *(name for name, one in faults().items() if one.layout in (None, layout))])
+    elsewhere = [one for one in faults().values() if one.layout not in (None, layout)]
+    assert elsewhere
+    for one in elsewhere:
+        with pytest.raises(Unsupported, match=f"{one.name} cannot act in layout {layout}") as told:
+            require_in(layout, ["fixed", one.name])
+        assert f"--layout {one.layout}" in str(told.value)
 
 
 def test_a_row_off_the_speculative_path_loses_every_token_that_waits_in_the_journal(models: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from harness.cli import main
+from harness.cli import _parser, main
 from harness.errors import UsageError
-from harness.rundir import RunDir, slug
+from harness.rundir import RunDir, replay, slug
 from harness.scenario import Scenario
 from harness.targets.embedded import EmbeddedTarget
 from harness.trace import Trace
@@ -329,6 +330,23 @@ def test_a_scenario_is_written_as_run_takes_it(tmp_path: Path) -> None:
     path = directory.write_scenario(scenario())
     assert path.name == "a-one-two.json"
     assert Scenario.read(path) == scenario()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"preset": "flat", "layout": "replay", "graphs": "off", "state_dtype": "bfloat16"},
+        {"preset": None, "model": "a folder", "device": "cpu", "kernels": "naive"},
+        {"preset": "narrow", "target": "vllm==0.10.2", "device": None, "model": None},
+    ],
+)
+def test_a_replay_is_a_command_with_the_settings_of_its_run(settings: dict[str, Any]) -> None:
+    words = shlex.split(replay(settings, Path("s.json"), "fixed"))
+    args = vars(_parser().parse_args(words[1:]))
+    told = {name: str(args[name]) for name, value in settings.items() if value is not None}
+    assert told == {name: value for name, value in settings.items() if value is not None}
+    assert (args["verb"], args["scenario"], args["variant"]) == ("run", Path("s.json"), ["fixed"])
 
 
 @pytest.mark.parametrize(
