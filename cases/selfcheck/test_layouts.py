@@ -7,10 +7,17 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import torch
 
 from harness.cases import find_case, load_cases
-from harness.engine.config import Layout
+from harness.engine.config import EngineConfig, Layout
+from harness.engine.engine import Engine
 from harness.engine.faults import faults
+from harness.engine.guided import Grammars
+from harness.engine.kernels.select import select
+from harness.engine.loader import Loader
+from harness.engine.policy import POLICY
+from harness.engine.request import EngineRequest
 from harness.engine.variants import VARIANTS
 from harness.errors import Unsupported
 from harness.explore.workbench import Setting, Workbench
@@ -72,3 +79,21 @@ def test_a_row_off_the_speculative_path_loses_every_token_that_waits_in_the_jour
     assert "lacks 1 token that the step before accepted" in str(lost.first.diagnosis)
     assert scenario_in("replay", scenario).passes == ()
     assert scenario_in("slots", scenario).passes == ("as-merged",)
+
+
+def test_a_journal_is_folded_in_float32_whatever_the_states_are_kept_in(models: Path) -> None:
+    """As the next step will: a state is rounded when it is stored, and this one is not."""
+    loader = Loader(ensure("narrow", 0, models))
+    config = EngineConfig(k=2, layout="replay", drafter="ngram", state_dtype=torch.bfloat16)
+    kernels = select("naive", "cpu").kernels
+    model = loader.model(config, POLICY, kernels)
+    engine = Engine(model, None, Grammars(loader.vocabulary), config, POLICY)
+    request = EngineRequest(id="r0", prompt=(5, 6, 5, 6, 5, 6), max_tokens=4)
+    engine.add(request)
+    engine.step()
+    stored = engine.observed(request).recurrent
+    assert torch.equal(stored, stored.bfloat16().float())
+    engine.step()
+    seen = engine.observed(request).recurrent
+    assert seen.dtype == torch.float32
+    assert not torch.equal(seen, seen.bfloat16().float())
