@@ -90,6 +90,17 @@ class Steps:
             return _nothing(name, process.returncode)
 
 
+def are_steps(told: object) -> bool:
+    """Whether they are what ``Steps`` remembers, and not of a ``run.json`` that was damaged."""
+    return isinstance(told, dict) and all(
+        isinstance(step, dict)
+        and isinstance(step.get("seconds"), (int, float))
+        and isinstance(step.get("line"), dict)
+        and isinstance(step["line"].get("exit"), int)
+        for step in told.values()
+    )
+
+
 def _ends_with_us() -> None:
     """In the child, on Linux: it is interrupted when we die, also of a kill -9; it would measure on beside --resume."""
     if sys.platform == "linux":

@@ -27,7 +27,7 @@ from harness.errors import UsageError
 from harness.judging import written
 from harness.nightly_cli import CORE
 from harness.nightly_report import BENCH, GATE, junit, markdown
-from harness.nightly_steps import STEP_SUMMARY, Steps
+from harness.nightly_steps import STEP_SUMMARY, Steps, are_steps
 from harness.rundir import RunDir, alone, program
 
 KEPT = (
@@ -184,7 +184,12 @@ def _opened(args: argparse.Namespace) -> tuple[RunDir, argparse.Namespace]:
     if args.resume is not None:
         run_dir = RunDir.resume(args.resume)
         setting = run_dir.run.get("setting")
-        if run_dir.run.get("name") != "nightly" or not isinstance(setting, dict) or set(KEPT) - set(setting):
+        whole = (
+            isinstance(setting, dict)
+            and not set(KEPT) - set(setting)
+            and are_steps(run_dir.run.get("steps", {}))
+        )
+        if run_dir.run.get("name") != "nightly" or not whole:
             raise UsageError(
                 f"{args.resume}/run.json: is not of a night",
                 hint="pass --resume a directory that nightly made",

@@ -255,3 +255,14 @@ def test_a_run_directory_that_is_being_written_is_not_written_by_another(
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert "another process is still writing" in told["error"]
     assert (tmp_path / "night/run.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("steps", [7, {"live": 7}, {"live": {"line": {}}}, {"live": {"line": {"exit": 0}}}])
+def test_a_damaged_night_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: object
+) -> None:
+    run_dir = RunDir.resume(killed(tmp_path))
+    run_dir.run["steps"] = steps
+    run_dir.save()
+    told, _ = night(capsys, "--resume", run_dir.path)
+    assert (told["exit"], "is not of a night" in told["error"]) == (2, True)
