@@ -183,7 +183,7 @@ def _opened(args: argparse.Namespace) -> tuple[RunDir, argparse.Namespace]:
     """A new night, or the old one with the arguments that it began with; UsageError before anything is run."""
     if args.resume is not None:
         run_dir = RunDir.resume(args.resume)
-        setting = run_dir.run.get("setting")
+        setting: Any = run_dir.run.get("setting")
         whole = (
             isinstance(setting, dict)
             and not set(KEPT) - set(setting)
