@@ -235,13 +235,17 @@ def test_the_index_is_made_anew_where_it_is_lost_damaged_or_old(tmp_path: Path) 
     def damage() -> None:
         index.write_bytes(b"this is no database" * 100)
 
+    def damage_inside() -> None:
+        whole = index.read_bytes()
+        index.write_bytes(whole[:4096] + bytes(255 for _ in whole[4096:]))  # the header stays as it is
+
     def age() -> None:
         with sqlite3.connect(index) as db:
             db.execute("PRAGMA user_version = 99")
             db.execute("DELETE FROM metrics")
         db.close()
 
-    for spoil in (index.unlink, damage, age):
+    for spoil in (index.unlink, damage, damage_inside, age):
         spoil()
         with History(str(tmp_path)) as history:
             assert history.runs() == expected, spoil
