@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if "TRITON_INTERPRET" not in os.environ:
     os.environ["TRITON_INTERPRET"] = "0" if find_gpus()[0] else "1"
+
+# A shell starts its background jobs with interruptions ignored, and children inherit that: those that are interrupted
+# by a test would go on to their end.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Live and bench cases need a server and have verbs of their own.
 collect_ignore = ["cases/live", "cases/bench"]
