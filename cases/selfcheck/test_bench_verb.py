@@ -530,7 +530,7 @@ def test_a_price_that_is_not_known_is_undecided() -> None:
 def test_variants_are_measured_in_turn_and_the_wrong_ones_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sizes = ["--requests", "6", "--output-tokens", "40", "--loop-lag", "5000", "--rounds", "2"]
+    sizes = ["--requests", "4", "--output-tokens", "40", "--loop-lag", "5000", "--rounds", "2"]
     told, shown = bench(capsys, *sizes, "--compare", "before-fix,as-merged,fixed", "--reports", str(tmp_path))
     ran = [line.split(",")[0] for line in shown.splitlines() if ", run " in line]
     assert [line.split(": ")[0] for line in ran[:6]] == [
