@@ -80,7 +80,7 @@ def _legal(guide: object, grammars: Grammars, count: int, text: str) -> list[int
     """Drafts that the grammar allows: the first allowed token, again and again."""
     found: list[int] = []
     for _ in range(count):
-        row = grammars.masks([guide], [found])[-1]  # type: ignore[list-item]
+        row = grammars.masks([guide], [found])[-1]
         word = int(torch.nonzero(row)[0])
         bits = int(row[word]) & 0xFFFFFFFF
         found.append(32 * word + (bits & -bits).bit_length() - 1)
@@ -103,5 +103,5 @@ def test_kernel(benchmark: Timed, kernel: str, rows: int) -> None:
         torch.cuda.synchronize()
 
     launch()  # compiled
-    benchmark.extra_info["device"] = torch.cuda.get_device_name()  # type: ignore[attr-defined]
+    benchmark.extra_info["device"] = torch.cuda.get_device_name()
     benchmark(launch)
