@@ -57,7 +57,7 @@ SHAPES: dict[str, Callable[[Scenario], object]] = {
     "stop text": lambda s: any(request.stop for request in s.requests),
     "ignored end": lambda s: any(request.ignore_eos for request in s.requests),
     **{
-        what: lambda s, what=what: any(event.what == what for event in s.events)  # type: ignore[misc]
+        what: lambda s, what=what: any(event.what == what for event in s.events)
         for what in ("preempt", "abort", "dummy", "draft length")
     },
     "trim to zero after several accepted": lambda s: any(

@@ -88,7 +88,7 @@ def test_a_row_is_told_by_its_own_kept_scenario_or_by_its_fastest_kill() -> None
     ],
 )
 def test_what_was_declared_otherwise_does_not_count(change: dict[str, object], wrong: str) -> None:
-    row = Row(declared=replace(LAGS, **change), records=[killed("fast", 4)])  # type: ignore[arg-type]
+    row = Row(declared=replace(LAGS, **change), records=[killed("fast", 4)])
     assert {name for name in ("diagnosed", "located") if not getattr(row, name)} == {wrong}
 
 
