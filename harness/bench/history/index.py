@@ -90,9 +90,10 @@ class Index:
         if self.path:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         db = sqlite3.connect(self.path or ":memory:", timeout=PATIENCE_S, isolation_level=None)
-        if (
-            found := db.execute("PRAGMA quick_check(1)").fetchone()[0]
-        ) != "ok":  # pages behind a sound header
+        found = db.execute("PRAGMA quick_check(1)").fetchone()[
+            0
+        ]  # pages may be damaged behind a sound header
+        if found != "ok":
             raise sqlite3.DatabaseError(found)
         db.execute("BEGIN IMMEDIATE")
         version = db.execute("PRAGMA user_version").fetchone()[0]
