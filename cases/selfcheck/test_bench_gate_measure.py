@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cases.selfcheck.bench_runs import SETTING, START, ms, run
-from cases.selfcheck.test_bench_provenance import git, package  # noqa: F401
+from cases.selfcheck.test_bench_provenance import committed_package, git
 from harness.bench.history.dataset import Dataset
 from harness.bench.history.marks import Mark, keep, last_good, marks
 from harness.bench.stats.changepoints import ChangePoint
@@ -91,7 +91,8 @@ def test_marks_come_back_as_they_were(tmp_path: Path) -> None:
         marks(dataset, "nightly")
 
 
-def test_another_revision_is_checked_out_and_gone_again(package: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_another_revision_is_checked_out_and_gone_again(tmp_path: Path) -> None:
+    package = committed_package(tmp_path)
     first = git(package, "rev-parse", "HEAD")
     (package / "__init__.py").write_text("second = True")
     git(package, "commit", "-qam", "second")

@@ -27,17 +27,21 @@ def git(folder: Path, *words: str) -> str:
     ).stdout.strip()
 
 
-@pytest.fixture
-def package(tmp_path: Path) -> Path:
-    """A checkout with a committed package beside a document."""
-    git(tmp_path, "init", "-q")
-    folder = tmp_path / "package"
+def committed_package(checkout: Path) -> Path:
+    """A package in a new checkout, committed beside a document."""
+    git(checkout, "init", "-q")
+    folder = checkout / "package"
     folder.mkdir()
     (folder / "__init__.py").write_text("")
-    (tmp_path / "README").write_text("one")
-    git(tmp_path, "add", "package/__init__.py", "README")
-    git(tmp_path, "commit", "-qm", "first")
+    (checkout / "README").write_text("one")
+    git(checkout, "add", "package/__init__.py", "README")
+    git(checkout, "commit", "-qm", "first")
     return folder
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    return committed_package(tmp_path)
 
 
 def test_the_commit_is_that_of_the_package_and_changes_beside_it_do_not_count(package: Path) -> None:

@@ -90,9 +90,8 @@ class Index:
         if self.path:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         db = sqlite3.connect(self.path or ":memory:", timeout=PATIENCE_S, isolation_level=None)
-        found = db.execute("PRAGMA quick_check(1)").fetchone()[
-            0
-        ]  # pages may be damaged behind a sound header
+        # pages may be damaged behind a sound header
+        found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
             raise sqlite3.DatabaseError(found)
         db.execute("BEGIN IMMEDIATE")
