@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 
 from harness.bench.cells import OFF, Cell, cells_of, is_done
 from harness.bench.history.filing import file_runs
+from harness.bench.load.lost import ServerLost
 from harness.bench.measured import Measured
 from harness.bench.revision import Revision
 from harness.bench.screen import SYNTHETIC, blocks, crossed, ratios, table
@@ -20,6 +22,7 @@ from harness.bench_compare import compare
 from harness.bench_pages import write_pages
 from harness.bench_serving import remembered, serving
 from harness.bench_session import Session
+from harness.errors import TargetError
 from harness.rundir import alone, program
 
 WRONG, UNDECIDED = 1, 125
@@ -43,12 +46,21 @@ def _all(session: Session) -> dict[str, Any]:
         for speculation in speculations(session.args):
             _measure(session, speculation)
     except KeyboardInterrupt:
-        print(
-            f"interrupted: what was measured is kept; go on with: {program()} bench --resume {session.run_dir.path}",
-            file=sys.stderr,
-        )
+        print(f"interrupted: {_on(session)}", file=sys.stderr)
+        raise
+    except ServerLost as error:
+        raise ServerLost(str(error.args[0]), hint=_on(session)) from None
+    except TargetError as error:
+        if session.cells:
+            raise type(error)(str(error.args[0]), hint=f"{error.hint} {_on(session)}") from None
         raise
     return _told(session)
+
+
+def _on(session: Session) -> str:
+    """How to go on."""
+    resume = f"{program()} bench --resume {shlex.quote(str(session.run_dir.path))}"
+    return f"what was measured is kept; go on with: {resume}"
 
 
 def _measure(session: Session, speculation: str) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from harness.bench.data.ask import Ask
 from harness.bench.load.call import Call
 from harness.bench.load.health import Bounds
+from harness.bench.load.lost import ServerLost, lost, set_aside
 from harness.bench.load.run import LoadPlan, LoadResult, Progress, run_load
 from harness.bench.load.shape import Closed
 from harness.bench.load.store import read_records
@@ -76,17 +77,34 @@ def measure(
     progress: Progress | None = None,
     bounds: Bounds | None = None,
 ) -> LoadResult:
-    """Warm up, then measure what is not measured yet, between two looks at the server's counters."""
+    """Warm up, then measure what is not measured yet, between two looks at the server's counters.
+
+    ServerLost where the server is gone in the middle; what it did not answer is not measured then.
+    """
     calls, endpoint = plan.calls(asks, served.model), Endpoint(url=served.url, api_key=served.api_key)
     if not is_done(folder, asks):
         folder.mkdir(parents=True, exist_ok=True)
         _warm_up(plan.warm_up(asks, served.model), endpoint, plan.workload.concurrency, folder / "warm-up")
         part = len(list(folder.glob("metrics-*-before.txt")))
         _keep(served.metrics(), folder / f"metrics-{part}-before.txt")
-        _load(plan, calls, endpoint, folder, progress, bounds)
-        with suppress(TargetError):  # a server that is gone is in every record
+        found = _load(plan, calls, endpoint, folder, progress, bounds)
+        _require_server(served, found, folder)
+        with suppress(TargetError):  # one that is gone behind the last answer
             _keep(served.metrics(), folder / f"metrics-{part}-after.txt")
     return _load(plan, calls, endpoint, folder, progress, bounds)
+
+
+def _require_server(served: Served, found: LoadResult, folder: Path) -> None:
+    """ServerLost where it is gone and left requests without an answer."""
+    left = lost([record for record in found.records if not record.warm_up])
+    missing = served.missing() if left else None
+    if missing is None:
+        return
+    set_aside(folder, left)
+    whole = len([record for record in found.records if not record.warm_up])
+    raise ServerLost(
+        f"{folder.name}: the server was lost, {whole - len(left)} of {whole} requests measured: {missing}"
+    )
 
 
 def drafts_of(folder: Path, resumed: bool) -> tuple[Acceptance | None, str]:

@@ -13,6 +13,7 @@ from typing import Any
 from harness.bench.cells import Cell, drafts_of
 from harness.bench.data.ask import Ask
 from harness.bench.equality import Equality
+from harness.bench.load.lost import times_lost
 from harness.bench.load.run import LoadResult
 from harness.bench.metrics.compat import CHAT, COMPLETIONS
 from harness.bench.metrics.summary import Summary, summarise
@@ -89,9 +90,12 @@ def judged(cell: Cell, asks: Sequence[Ask], load: LoadResult, folder: Path) -> M
     )
     failed = next((r for r in load.records if r.outcome is not Outcome.COMPLETE and r.detail), None)
     first = "" if failed is None else f"first failure, {failed.id}: {failed.detail[:MOST_TOLD]}"
-    return Measured(
-        cell=cell, load=load, summary=summary, validity=validity, notes=tuple(filter(None, [note, first]))
+    times, again = times_lost(folder)
+    gone = (
+        f"the server was lost {times} x, and {again} requests were asked again: lost-*.jsonl" if times else ""
     )
+    notes = tuple(filter(None, [gone, note, first]))
+    return Measured(cell=cell, load=load, summary=summary, validity=validity, notes=notes)
 
 
 def kept(

@@ -26,6 +26,14 @@ class Served:
         answer = _asked(self.url, self.api_key, "GET", "/metrics")
         return answer.text if answer.status_code == 200 else None
 
+    def missing(self) -> str | None:
+        """Why it does not answer any more; ``None``: it does."""
+        try:
+            _asked(self.url, self.api_key, "GET", "/v1/models")
+        except TargetError as error:
+            return str(error.args[0])
+        return None
+
     def score(self, prompt: Sequence[int], token: int) -> float | None:
         """The log-probability of ``token`` behind ``prompt`` as a prefill has it; ``None``: the server does not say."""
         body = {

@@ -1,0 +1,103 @@
+"""A server that ends in the middle of a benchmark: what was measured is kept, the rest is asked of the next one."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from cases.selfcheck.benching import shifted, stream
+from cases.selfcheck.foreign import Chunk, Foreign
+from harness.bench.load.lost import lost
+from harness.bench.load.store import read_records
+from harness.bench.record import Outcome
+from harness.cli import main
+from harness.models.tiny import default_cache, ensure
+
+
+def serve(port: int, dies_at: int) -> None:
+    """A server of another make that is gone, all at once, with request ``dies_at``."""
+
+    def chunks(number: int, asked: Any, told: list[Chunk]) -> list[Chunk]:
+        usage = {"prompt_tokens": len(asked["prompt"]), "completion_tokens": len(told)}
+        return [*told, {"id": "c", "choices": [], "usage": usage}]
+
+    def refuses(number: int, asked: Any) -> None:
+        if number == dies_at:
+            os._exit(9)
+
+    extra = {"return_token_ids", "ignore_eos", "structured_outputs", "stream_options"}
+    app = Foreign(extra=extra, chunks=chunks, refuses=refuses, pause=0.01).app()
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="critical")
+
+
+@contextmanager
+def serving(port: int, dies_at: int = 0) -> Iterator[None]:
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(port, dies_at))
+    process.start()
+    try:
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except OSError:
+                time.sleep(0.05)
+        yield
+    finally:
+        process.kill()
+        process.join()
+
+
+def test_a_run_whose_server_ends_goes_on_with_the_next_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    model = ensure("peaked", cache=default_cache(os.environ))
+    where = ["--base-url", f"http://127.0.0.1:{port}", "--tokenizer", str(model), "--reports", str(tmp_path)]
+    small = [
+        "--requests",
+        "4",
+        "--concurrency",
+        "1",
+        "--output-tokens",
+        "4",
+        "--loop-lag",
+        "5000",
+        "--no-page",
+    ]
+    with serving(port, dies_at=4):  # behind one for the warm-up and two that are measured
+        assert main(["bench", *small, *where]) == 1
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    (run_dir,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    assert "free: the server was lost, 2 of 4 requests measured" in told["error"]
+    assert f"bench --resume {run_dir}" in told["error"]
+    first = read_records(run_dir / "records/free").records
+    assert [one.outcome for one in first] == [Outcome.COMPLETE] * 2
+
+    with serving(port):
+        main(["bench", "--resume", str(run_dir), "--no-page"])
+    shown = capsys.readouterr().out
+    assert json.loads(shown.splitlines()[-1])["cells"]["free"]["streams"] == {"complete": 4}
+    assert "the server was lost 1 x, and 2 requests were asked again" in shown
+    assert read_records(run_dir / "records/free").records[:2] == first
+    assert len((run_dir / "records/free/lost-0.jsonl").read_text().splitlines()) == 2
+
+
+def test_what_a_living_server_cut_was_measured() -> None:
+    good, cut = stream(id="a", outcome=Outcome.COMPLETE), stream(id="b", outcome=Outcome.CUT)
+    refused = stream(id="c", outcome=Outcome.NO_CONNECTION)
+    assert lost([cut, shifted(good, 1)]) == ()
+    left = [shifted(cut, 3), shifted(refused, 4)]
+    assert list(lost([cut, shifted(good, 1), *left])) == left
