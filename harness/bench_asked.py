@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -107,7 +107,10 @@ def opened(args: argparse.Namespace) -> tuple[RunDir, Plan, argparse.Namespace]:
         setting["tokenizer"] = None if args.tokenizer is None else str(args.tokenizer.resolve())
         about = {
             "name": name,
-            "started": datetime.now().isoformat(timespec="seconds"),
+            "started": (now := datetime.now().astimezone())
+            .replace(tzinfo=None)
+            .isoformat(timespec="seconds"),
+            "time": now.astimezone(UTC).isoformat(timespec="seconds"),
             "setting": setting,
             "plan": plan.as_dict(),
             "revision": None if (found := served(args)) is None else asdict(found),

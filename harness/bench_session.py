@@ -95,6 +95,7 @@ class Session:
             fingerprint=fingerprint(self.args, self.plan, self.asks[cell.guided], cell, served.model),
             revision=self.run_dir.run.get("revision"),
             time=self._began(cell),
+            night=self.run_dir.run.get("time"),
         )
         self.cells.append(found)
         return found, result

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import uvicorn
 
 from cases.selfcheck.benching import shifted, stream
 from cases.selfcheck.foreign import Chunk, Foreign
+from harness.bench.history.results import read_all
 from harness.bench.load.lost import lost
 from harness.bench.load.store import read_records
 from harness.bench.record import Outcome
@@ -92,6 +94,8 @@ def test_a_run_whose_server_ends_goes_on_with_the_next_one(
     assert json.loads(shown.splitlines()[-1])["cells"]["free"]["streams"] == {"complete": 4}
     assert "the server was lost 1 x, and 2 requests were asked again" in shown
     assert read_records(run_dir / "records/free").records[:2] == first
+    nights = [read_all([run_dir])[cell][0].run.time for cell in ("free", "guided")]
+    assert set(nights) == {datetime.fromisoformat(json.loads((run_dir / "run.json").read_text())["time"])}
     assert len((run_dir / "records/free/lost-0.jsonl").read_text().splitlines()) == 2
 
 

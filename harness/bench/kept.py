@@ -44,11 +44,15 @@ class Where(msgspec.Struct):
 
 
 class Kept(msgspec.Struct):
-    """By cell: ``began``, local times; ``partings``: what was said of answers that part; ``repeated``: why."""
+    """``time``: when the run began, with its zone.
+
+    By cell: ``began``, local times; ``partings``: what was said of answers that part; ``repeated``: why.
+    """
 
     setting: Asked
     plan: Plan
     revision: Revision | None = None
+    time: datetime | None = None
     served: dict[str, Where] = {}
     began: dict[str, datetime] = {}
     partings: dict[str, list[str]] = {}

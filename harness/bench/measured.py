@@ -108,10 +108,12 @@ def kept(
     fingerprint: Mapping[str, str],
     revision: Mapping[str, Any] | None = None,
     time: datetime | None = None,
+    night: str | None = None,
 ) -> dict[str, Any]:
     """Write ``result-CELL.json`` and the cell's tables; returns the result.
 
-    ``revision``: commit and dirty; ``time``: local, now where not given.
+    ``revision``: commit and dirty; ``time``: local, now where not given; ``night``: ISO 8601 with its zone, the same of
+    all cells of a run, whatever midnight or hand turned the clock between them.
     """
     found = result(
         Setting(
@@ -135,6 +137,7 @@ def kept(
             "fingerprint": dict(fingerprint),
             "commit": revision and revision["commit"],
             "dirty": revision and revision["dirty"],
+            "time": night,
             "valid": not measured.wrong,
             "invalid_because": list(measured.wrong),
             "notes": list(measured.notes),

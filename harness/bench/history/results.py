@@ -89,7 +89,7 @@ def read(path: Path, *, commit: str | None = None, series: str = USUAL) -> Found
         result,
         fingerprint=fingerprint,
         commit=commit or _commit(ours),
-        time=_time(path, result.get("date")),
+        time=_time(path, result.get("date")) if ours.get("time") is None else _zoned(path, ours["time"]),
         series=series,
         client_bound=bound,
         run_id=hashlib.sha256(path.read_bytes()).hexdigest()[:16],
@@ -186,3 +186,16 @@ def _time(path: Path, told: object) -> datetime:
         return datetime.strptime(str(told), "%Y%m%d-%H%M%S").astimezone(UTC)
     except (ValueError, OverflowError):
         raise UsageError(f"{path}: saw date {told!r:.80}, expected YYYYMMDD-HHMMSS", hint=NEXT) from None
+
+
+def _zoned(path: Path, told: object) -> datetime:
+    """When the run began. ``date`` has no zone, so another machine reads another moment in it."""
+    try:
+        found = datetime.fromisoformat(str(told))
+        if found.tzinfo is None:
+            raise ValueError("no zone")
+        return found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"{path}: saw {NAMESPACE}.time {told!r:.80}, expected a time with its zone", hint=NEXT
+        ) from None
