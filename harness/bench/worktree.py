@@ -12,7 +12,12 @@ from harness.errors import UsageError
 
 
 def has_commit(commit: str, package: Path = PACKAGE) -> bool:
-    """Whether this clone holds it; a shallow one holds the newest alone."""
+    """Whether this clone holds it; a shallow one holds the newest alone. UsageError where there is no clone."""
+    if _git(package, "rev-parse", "--git-dir").returncode:
+        raise UsageError(
+            f"{package}: is no git checkout, so no other commit can be measured beside it",
+            hint="run it in a clone, or without --measure: then the past nights decide",
+        )
     return _git(package, "cat-file", "-e", f"{commit}^{{commit}}").returncode == 0
 
 
