@@ -11,7 +11,7 @@ from harness.errors import UsageError
 
 
 def test_a_copy_that_is_no_clone_is_called_that(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no git checkout.*\n.*in a clone"):
+    with pytest.raises(UsageError, match=r"is no git checkout.*\n.*in a clone"):
         has_commit("HEAD", tmp_path)
 
 

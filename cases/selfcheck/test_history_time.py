@@ -82,3 +82,17 @@ def test_a_time_that_is_none_is_one_message(
 ) -> None:
     line = told(capsys, "history", "add", tmp_path / "h", night(tmp_path / "run", time=time))
     assert (line["exit"], "expected a time with its zone" in line["error"]) == (2, True)
+
+
+def test_a_change_between_two_nights_of_one_commit_blames_no_commit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for day in sorted(range(12), key=lambda day: day * 5 % 12):  # filed in any order
+        when = (FIRST + timedelta(days=day)).isoformat()
+        slow = 1.4 if day >= 6 else 1.0
+        run = night(tmp_path / f"night-{day}", tpot=(10 + day % 3 / 50) * slow, time=when)
+        told(capsys, "history", "add", tmp_path / "h", run)
+    line = told(capsys, "history", "changes", tmp_path / "h", "--metric", "tpot.mean_ms")
+    (change,) = line["changes"]
+    assert change["since"] == (FIRST + timedelta(days=6)).isoformat()
+    assert change["suspects"].startswith(f"none, {'a' * 40} before and after: see the machine")

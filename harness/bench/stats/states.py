@@ -64,8 +64,14 @@ class Change:
 
     @property
     def suspects(self) -> str:
-        """The range for ``git log``."""
-        return f"{self.good}..{self.bad}"
+        """The range for ``git log``, or that one commit stands on both sides."""
+        return self.within(None)
+
+    def within(self, digits: int | None) -> str:
+        """The same, with so many digits of a commit; ``None``: as it was told."""
+        if self.good == self.bad:
+            return f"none, {self.good[:digits]} before and after: see the machine and what is not in the checkout"
+        return f"{self.good[:digits]}..{self.bad[:digits]}"
 
 
 def changes(

@@ -76,8 +76,8 @@ def _levels(logs: np.ndarray, ends: Sequence[int]) -> np.ndarray:
 def _words(change: Change) -> str:
     note = f", fixed by {change.fixed_by[:12]}" if change.fixed_by else ""
     note += f" ({change.reason})" if change.reason else ""
-    suspects = f"{change.good[:12]}..{change.bad[:12]}"
-    return f"{change.point.share:+.1%} since {change.time:%Y-%m-%d}, {change.state.value}: {suspects}{note}"
+    told = f"{change.point.share:+.1%} since {change.time:%Y-%m-%d}, {change.state.value}"
+    return f"{told}: {change.within(12)}{note}"
 
 
 def _chart(frame: pd.DataFrame, marks: pd.DataFrame, unit: str, width: int) -> Drawing:
