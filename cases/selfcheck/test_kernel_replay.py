@@ -5,6 +5,7 @@ On a GPU where there is one, else under the interpreter, as ``test_kernel_triton
 
 from __future__ import annotations
 
+import copy
 import random
 from dataclasses import replace
 
@@ -36,8 +37,14 @@ def run(kernels, sample, **options):
     return kernels.gdn_replay(*sample.gdn(), sample.journal, **sample.replay(), **options)
 
 
-def journal_of(sample):
-    return [sample.journals.k, sample.journals.v, sample.journals.gates]
+def assert_same_journal(mine, theirs, before):
+    """Keys and decays were copied; what tokens wrote is close, and what nobody wrote keeps its bits."""
+    assert torch.equal(mine.k, theirs.k)
+    assert torch.equal(mine.g, theirs.g)
+    written = mine.writes.flatten(0, 2), theirs.writes.flatten(0, 2)  # every token by itself
+    alone = (written[1] == before.writes.flatten(0, 2)).flatten(1).all(1)
+    assert torch.equal(written[0][alone], written[1][alone])
+    assert_close(*written)
 
 
 def compare(shape, rows, *, dtype=torch.float32, state_dtype=torch.float32, limit=5e-6, **options):
@@ -46,14 +53,13 @@ def compare(shape, rows, *, dtype=torch.float32, state_dtype=torch.float32, limi
     one = batch(shape, rows, state_dtype=state_dtype, **kinds)
     two = batch(shape, rows, state_dtype=state_dtype, **kinds)
     two = replace(two, states=two.states.to(WHOLE))
-    before = one.states.clone()
+    before, untouched = one.states.clone(), copy.deepcopy(one.journals)
     out, expected = run(TRITON, one, **options), run(TWIN, two, **options)
     assert_close(out, expected, limit)
     alone = (two.states == before.to(WHOLE)).flatten(1).all(1)
     assert torch.equal(one.states[alone], before[alone])
     assert_close(one.states, two.states, 5e-6 if state_dtype == torch.float32 else 2e-3)
-    for mine, theirs in zip(journal_of(one), journal_of(two), strict=True):
-        assert torch.equal(mine, theirs)
+    assert_same_journal(one.journals, two.journals, untouched)
     return out, one.states
 
 
@@ -77,9 +83,9 @@ def test_nothing_to_replay_leaves_the_state_bit_for_bit():
 
 def test_rows_that_are_empty_or_padded_keep_state_and_journal_bit_for_bit():
     sample = batch(SMALL, [Row(length=0), Row(length=3, padding=True), Row(length=0)], device=DEVICE)
-    before = [t.clone() for t in (sample.states, *journal_of(sample))]
+    before = [t.clone() for t in (sample.states, *sample.journals.pools)]
     assert not run(TRITON, sample).any()
-    for now, then in zip((sample.states, *journal_of(sample)), before, strict=True):
+    for now, then in zip((sample.states, *sample.journals.pools), before, strict=True):
         assert torch.equal(now, then)
 
 
@@ -89,9 +95,8 @@ def test_keys_that_repeat_and_decays_that_jump_cost_replay_no_accuracy():
     for sample in samples:
         sample.x[:] = sample.x[:1] + 1e-2 * sample.x
         sample.journals.k[:] = sample.qkv()[1][0]
-        sample.journals.gates[..., 0] = -1e-3
-        sample.journals.gates[..., 1] = 1
-        sample.journals.gates[:, :, 3, :, 0] = -1000
+        sample.journals.g[:] = -1e-3
+        sample.journals.g[:, :, 3] = -1000
         sample.beta[:] = 1
         sample.g[:] = -1e-3
         sample.g[2] = -1000
@@ -139,15 +144,14 @@ def test_a_head_that_several_programs_share_comes_out_the_same(span):
     """Each program then logs its own values, and one of them the keys and gates."""
     shape, rows = Shape(H=1, HV=2, V=64, k=3), every_pair(3)[:8]
     one, two = (batch(shape, rows, seed=7, device=DEVICE) for _ in range(2))
-    out = torch.zeros_like(one.qkv()[2])
+    out, untouched = torch.zeros_like(one.qkv()[2]), copy.deepcopy(one.journals)
     q, k, v, g, beta, state = one.gdn()
     launch = replay_launch(q, k, v, g, beta, out, state, one.journal, **one.replay())
     blocks = {**launch.arguments, "BLOCK_V": 16, "SPAN": span}
     replace(launch, grid=(64 // span, *launch.grid[1:]), arguments=blocks).run()
     assert_close(out, run(TWIN, two))
     assert_close(one.states, two.states)
-    for mine, theirs in zip(journal_of(one), journal_of(two), strict=True):
-        assert torch.equal(mine, theirs)
+    assert_same_journal(one.journals, two.journals, untouched)
 
     usual = [row for row in rows if row.accepted]
     one, two = (batch(shape, usual, seed=7, device=DEVICE) for _ in range(2))
@@ -197,7 +201,7 @@ def test_a_slot_beyond_two_to_the_31_elements_is_found():
     pool = torch.zeros(4200, shape.HV, shape.V, shape.K, device=DEVICE)
     slot = torch.tensor([[4190]], dtype=torch.int32, device=DEVICE)
     journal = Journal.empty(4200, 1, (shape.H, shape.K), (shape.HV, shape.V), sample.x)
-    journal.k[4190], journal.v[4190], journal.gates[4190] = 1, 1, 0.5
+    journal.k[4190], journal.writes[4190], journal.g[4190] = 1, 1, 0.5
     tokens = *sample.qkv(), sample.g, sample.beta
     one = torch.ones(1, dtype=torch.int32, device=DEVICE)
     rows = {"query_start_loc": sample.query_start_loc, "num_accepted_tokens": one}

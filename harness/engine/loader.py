@@ -160,8 +160,8 @@ class Loader:
         c, halves = self.config, (engine.num_slots, 2, engine.k + 1)
         return Journal(
             k=guarded((*halves, c.num_key_heads, c.key_head_dim), engine.dtype, engine.device),
-            v=guarded((*halves, c.num_value_heads, c.value_head_dim), engine.dtype, engine.device),
-            gates=guarded((*halves, c.num_value_heads, 2), torch.float32, engine.device),
+            writes=guarded((*halves, c.num_value_heads, c.value_head_dim), torch.float32, engine.device),
+            g=guarded((*halves, c.num_value_heads), torch.float32, engine.device),
         )
 
     def _kv_cache(self, engine: EngineConfig) -> KVCache:

@@ -28,7 +28,7 @@ class Memory:
         paged = [block.mixer.cache for block in blocks if isinstance(block.mixer, AttentionLayer)]
         self._conv = Watch([cache.conv for cache in linear])
         journals = [cache.journal for cache in linear if cache.journal]
-        logged = [pool for journal in journals for pool in (journal.k, journal.v, journal.gates)]
+        logged = [pool for journal in journals for pool in journal.pools]
         self._recurrent = Watch([cache.recurrent for cache in linear] + logged)
         self._kv = Watch(
             [kept for cache in paged for kept in (cache.keys, cache.values)], rows=engine.config.block_size

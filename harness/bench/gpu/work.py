@@ -80,14 +80,11 @@ class Rows:
 
     def journal(self, random: torch.Generator) -> Journal:
         """A journal full of random tokens for every slot."""
-        P, R = len(self.state), self.drafts + 1
-        gates = torch.stack(
-            [-normal(random, P, 2, R, HV).exp() * 0.3, normal(random, P, 2, R, HV).sigmoid()], -1
-        )
+        halves = len(self.state), 2, self.drafts + 1
         return Journal(
-            k=normal(random, P, 2, R, H, K).bfloat16(),
-            v=normal(random, P, 2, R, HV, V).bfloat16(),
-            gates=gates,
+            k=normal(random, *halves, H, K).bfloat16(),
+            writes=normal(random, *halves, HV, V) * K**-0.5,
+            g=-normal(random, *halves, HV).exp() * 0.3,
         )
 
     def bytes_needed(self, layout: str) -> int:
@@ -97,7 +94,7 @@ class Rows:
         moved = sum(self.lengths) * (token + 2 * HV * V)  # and the outputs
         if layout == "slots":
             return moved + states * (len(self.lengths) + sum(self.lengths))
-        logged = 2 * (H * K + HV * V) + 8 * HV
+        logged = 2 * H * K + 4 * HV * V + 4 * HV  # keys in bfloat16; what they wrote, and decays
         return moved + 2 * states * len(self.lengths) + logged * (sum(self.lengths) + sum(self.accepted))
 
 

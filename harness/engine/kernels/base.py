@@ -120,10 +120,10 @@ class Kernels(Protocol):
         Rows have at most R = ``journal.rows`` tokens, and ``a`` is 0..R: 0 where nothing is left to replay, as
         after a prompt.
 
-        The first ``a`` tokens of half ``turn`` of the row's journal are folded into its state, which is stored; the
-        outputs are those of the new row behind it, and its raw inputs go to half ``1 - turn``. The caller turns the
-        turn. So the stored state lags behind the committed tokens by the ``a`` of the row's next step. ``a`` may
-        exceed the row's length: it counts the tokens of the step before.
+        What the first ``a`` tokens of half ``turn`` of the row's journal wrote is folded into its state, which is
+        stored; the outputs are those of the new row behind it, and what that writes goes to half ``1 - turn``. The
+        caller turns the turn. So the stored state lags behind the committed tokens by the ``a`` of the row's next step.
+        ``a`` may exceed the row's length: it counts the tokens of the step before.
         """
         ...
 

@@ -1,8 +1,8 @@
 """A few tokens of the gated delta rule at once: the blocked (WY) form that both verify kernels share, in Triton.
 
-A row's tokens and queries stand in order of time as *columns*, [C]: first OLD tokens that are only replayed, then
-every new token followed by its query. With S the state before the first of them and ``G`` the running sum of the log
-decays (every ``G_i - G_j`` summed from its own terms, so that a strong decay costs no accuracy after it)::
+A row's tokens and queries stand in order of time as *columns*, [C]: every token followed by its query. With S the state
+before the first of them and ``G`` the running sum of the log decays (every ``G_i - G_j`` summed from its own terms, so
+that a strong decay costs no accuracy after it)::
 
     token i   new_i = beta_i (v_i - exp(G_i) S k_i - sum_j exp(G_i - G_j) (k_i.k_j) new_j)      over tokens j < i
     query i     o_i =               exp(G_i) S q_i + sum_j exp(G_i - G_j) (q_i.k_j) new_j
@@ -21,12 +21,6 @@ import triton.language as tl
 from .launch import cover
 
 L2_EPS = tl.constexpr(1e-6)
-
-
-@triton.jit
-def unit(x, axis: tl.constexpr):
-    """``x`` divided by its l2 norm along ``axis``."""
-    return x * tl.rsqrt(tl.sum(x * x, axis=axis, keep_dims=True) + L2_EPS)
 
 
 @triton.jit
@@ -69,15 +63,14 @@ def add_matmul(c, a, b, SHORT: tl.constexpr, WHOLE: tl.constexpr):
 
 
 @triton.jit
-def inverse(A, c, OLD: tl.constexpr, USED: tl.constexpr):
+def inverse(A, c, USED: tl.constexpr):
     """``(I + A)^-1`` of strictly lower triangular A [h, C, C] whose query columns are zero, column by column."""
     row, column = c[None, :, None], c[None, None, :]
     X = tl.where(row == column, 1.0, 0.0) + A * 0.0
-    for j in tl.static_range(USED):
-        if j < OLD or (j - OLD) % 2 == 0:
-            pull = tl.sum(tl.where(column == j, A, 0.0), axis=2)
-            solved = tl.sum(tl.where(row == j, X, 0.0), axis=1)
-            X -= pull[:, :, None] * solved[:, None, :]
+    for j in tl.static_range(0, USED, 2):
+        pull = tl.sum(tl.where(column == j, A, 0.0), axis=2)
+        solved = tl.sum(tl.where(row == j, X, 0.0), axis=1)
+        X -= pull[:, :, None] * solved[:, None, :]
     return X
 
 
@@ -112,20 +105,20 @@ def store_state(place, h, mask, LANES: tl.constexpr, PAIRS: tl.constexpr, CACHE:
 
 
 @triton.jit
-def is_query(c, OLD: tl.constexpr):
+def is_query(c):
     """Which columns are queries."""
-    return (c >= OLD) & (((c - OLD) & 1) == 1)
+    return (c & 1) == 1
 
 
 @triton.jit
-def mix(x, g, beta, c, scale, OLD: tl.constexpr, USED: tl.constexpr):
+def mix(x, g, beta, c, scale, USED: tl.constexpr):
     """What the columns do to each other, before any state is seen.
 
     x [h, C, K] raw keys and queries; g, beta [h, C], zero where there is no token.
     Returns Y [h, C, C], which solves the triangular system; r [h, C], the reciprocals of the norms; exp(G) [h, C].
     """
     row, column = c[None, :, None], c[None, None, :]
-    asks = is_query(c, OLD)
+    asks = is_query(c)
     products = matmul(x, tl.trans(x, 0, 2, 1), "tf32x3")
     squares = tl.sum(tl.where(row == column, products, 0.0), axis=2)
     r = tl.rsqrt(squares + L2_EPS) * tl.where(asks, scale, 1.0)[None, :]
@@ -136,23 +129,22 @@ def mix(x, g, beta, c, scale, OLD: tl.constexpr, USED: tl.constexpr):
     M = products * r[:, :, None] * r[:, None, :] * tl.exp(between)
     M *= tl.where(asks[None, :], -1.0, beta)[:, :, None]
     M = tl.where((row > column) & ~asks[None, None, :], M, 0.0)
-    return inverse(M, c, OLD, USED), r, tl.exp(since_start)
+    return inverse(M, c, USED), r, tl.exp(since_start)
 
 
 @triton.jit
-def solve(h, x, v, Y, r, decay, beta, c, OLD: tl.constexpr, SHORT: tl.constexpr, STATE_SHORT: tl.constexpr):
+def solve(h, x, v, Y, r, decay, beta, c, SHORT: tl.constexpr, STATE_SHORT: tl.constexpr):
     """``new`` of the tokens and ``o`` of the queries, [h, V, C], from a state h [h, V, K] and values v [h, V, C]."""
     seen = add_matmul(v * 0.0, h, tl.trans(x, 0, 2, 1), SHORT, STATE_SHORT)
-    asks = is_query(c, OLD)[None, :]
+    asks = is_query(c)[None, :]
     factor = tl.where(asks, 1.0, -beta) * r * decay
     rhs = v * tl.where(asks, 0.0, beta)[:, None, :] + seen * factor[:, None, :]
     return matmul(rhs, tl.trans(Y, 0, 2, 1), "tf32x3")
 
 
-def columns(old: int, new: int) -> dict[str, int]:
-    """Sizes of the blocked form as constexprs."""
-    used = old + 2 * new
-    return {"OLD": old, "USED": used, "C": max(16, cover(used))}
+def columns(tokens: int) -> dict[str, int]:
+    """Sizes of the blocked form as constexprs, for rows of so many tokens at most."""
+    return {"USED": 2 * tokens, "C": max(16, cover(2 * tokens))}
 
 
 def tile(K: int, itemsize: int) -> dict[str, int]:

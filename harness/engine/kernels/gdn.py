@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from . import few
-from .blocked import columns, load_state, mix, solve, store_state, tile, to_matrix
+from .blocked import columns, is_query, load_state, mix, solve, store_state, tile, to_matrix
 from .decisions import CORRECT, KernelDecisions
 from .launch import Launch, cover, dense, fat, interpreting, pool, rows_of
 
@@ -32,7 +32,7 @@ def gdn_verify_kernel(
     q_stride, k_stride, v_stride, slot_stride, index_row_stride, index_column_stride,
     HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, GROUP: tl.constexpr, R: tl.constexpr,
     read_column: tl.constexpr, write_column: tl.constexpr, row_length: tl.constexpr, is_padding: tl.constexpr,
-    OLD: tl.constexpr, USED: tl.constexpr, C: tl.constexpr, SHORT: tl.constexpr, STATE_SHORT: tl.constexpr,
+    USED: tl.constexpr, C: tl.constexpr, SHORT: tl.constexpr, STATE_SHORT: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_V: tl.constexpr, SPAN: tl.constexpr,
     SEGMENTS: tl.constexpr, LANES: tl.constexpr, PAIRS: tl.constexpr, CACHE: tl.constexpr,
 ):  # fmt: skip
@@ -54,8 +54,8 @@ def gdn_verify_kernel(
     of_head = head < HV
     of_key = of_head[:, None] & (ik < K)[None, :]
     key = (head // GROUP)[:, None] * K + ik[None, :]
-    i = c // 2  # token j is column 2 j, its query column 2 j + 1
-    token, query = (i < length) & (c % 2 == 0), (i < length) & (c % 2 == 1)
+    i = c // 2  # token i is column 2 i, its query the next one
+    token, query = (i < length) & ~is_query(c), (i < length) & is_query(c)
     t = start + i
     source = tl.where(query, q + t * q_stride, k + t * k_stride)[None, :, None]
     raw = tl.load(source + key[:, None, :], mask=of_key[:, None, :] & (i < length)[None, :, None], other=0.0)
@@ -65,7 +65,7 @@ def gdn_verify_kernel(
     gates = of_head[:, None] & token[None, :]
     b_g = tl.load(g + t[None, :] * HV + head[:, None], mask=gates, other=0.0)
     b_beta = tl.load(beta + t[None, :] * HV + head[:, None], mask=gates, other=0.0)
-    Y, r, decay = mix(x, b_g, b_beta, c, K**-0.5, OLD, USED)
+    Y, r, decay = mix(x, b_g, b_beta, c, K**-0.5, USED)
 
     origin = tl.load(state_indices + read_column(tl.load(num_accepted_tokens + row)) * index_column_stride)
     first = tl.program_id(0) * SPAN
@@ -85,7 +85,7 @@ def gdn_verify_kernel(
             mask=of_value[:, None, :] & token[None, :, None], other=0.0,
         )  # fmt: skip
         b_v = tl.trans(b_v.to(tl.float32), 0, 2, 1)  # [BLOCK_H, BLOCK_V, C]
-        new = solve(h, x, b_v, Y, r, decay, b_beta, c, OLD, SHORT, STATE_SHORT)
+        new = solve(h, x, b_v, Y, r, decay, b_beta, c, SHORT, STATE_SHORT)
         tl.store(
             out + t[None, :, None] * (HV * V) + value[:, None, :], tl.trans(new, 0, 2, 1),
             mask=of_value[:, None, :] & query[None, :, None],
@@ -162,7 +162,7 @@ def verify_launch(
     )  # measured: long rows and small batches want more programs, each of them smaller
     span = max(block_v, min(fat(64 if many else 16, V), cover(V)))
     arguments |= {
-        **columns(0, R),
+        **columns(R),
         **tile(K, state.element_size()),
         "SHORT": k.dtype == q.dtype == torch.bfloat16 and not interpreting(),
         "STATE_SHORT": state.dtype == torch.bfloat16 and not interpreting(),

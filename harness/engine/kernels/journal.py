@@ -1,4 +1,4 @@
-"""The raw inputs of every request's last verify step, beside its one committed state (layout ``replay``)."""
+"""What the tokens of every request's last verify step write, beside its one committed state (layout ``replay``)."""
 
 from __future__ import annotations
 
@@ -12,26 +12,33 @@ from torch import Tensor
 class Journal:
     """Per slot two halves of R = k + 1 tokens: a step reads one and writes the other, ``turn`` says which is read.
 
-    A half holds keys and values as the convolution left them (not normalised) and the gates of each token. Only the
-    first ``a`` tokens of the half that was written last ever mean anything.
+    A token of a half is one term of the recurrence, ``S <- exp(g) S + write k^T``, with k as the convolution left it,
+    not normalised. What a token writes depends on the tokens before it and on none behind it, so the terms of a prefix
+    are right whatever is rejected: only the first ``a`` tokens of the half that was written last ever mean anything.
     """
 
     k: Tensor  # [P, 2, R, H, K]
-    v: Tensor  # [P, 2, R, HV, V]
-    gates: Tensor  # [P, 2, R, HV, 2] float32: log decay, write strength
+    writes: Tensor  # [P, 2, R, HV, V] float32
+    g: Tensor  # [P, 2, R, HV] float32: log decay
 
     @property
     def rows(self) -> int:
         """Tokens that a half has room for, R."""
         return self.k.shape[2]
 
+    @property
+    def pools(self) -> tuple[Tensor, Tensor, Tensor]:
+        """All that is kept, slots first."""
+        return self.k, self.writes, self.g
+
     @classmethod
     def empty(
         cls, slots: int, rows: int, key: tuple[int, int], value: tuple[int, int], like: Tensor
     ) -> Journal:
-        """A journal for ``slots`` slots: key (H, K), value (HV, V), in the dtype and on the device of ``like``."""
+        """A journal for ``slots`` slots: key (H, K), value (HV, V), on the device of ``like`` and keys in its dtype."""
+        halves = slots, 2, rows
         return cls(
-            k=like.new_zeros(slots, 2, rows, *key),
-            v=like.new_zeros(slots, 2, rows, *value),
-            gates=like.new_zeros(slots, 2, rows, value[0], 2, dtype=torch.float32),
+            k=like.new_zeros(*halves, *key),
+            writes=like.new_zeros(*halves, *value, dtype=torch.float32),
+            g=like.new_zeros(*halves, value[0], dtype=torch.float32),
         )

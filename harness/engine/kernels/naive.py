@@ -107,7 +107,8 @@ class NaiveKernels:
         h = _load(state, _select(table, decisions.read_column.naive(a)), decisions)  # [R, HV, V, K]
         for j in range(rows.longest):
             t = rows.tokens(j)
-            out[t] = fold.step(h[: len(t)], t).to(out.dtype)
+            o, _ = fold.step(h[: len(t)], t)
+            out[t] = o.to(out.dtype)
             column = decisions.write_column.naive(torch.full_like(t, j))
             _store(state, _select(table[: len(t)], column), h[: len(t)], decisions)
         return out
@@ -145,10 +146,12 @@ class NaiveKernels:
         fold = Fold(q, k, v, g, beta, state.dtype)
         for j in range(rows.longest):
             t = rows.tokens(j)
-            out[t] = fold.step(h[: len(t)], t).to(out.dtype)
+            o, writes = fold.step(h[: len(t)], t)
+            out[t] = o.to(out.dtype)
             place = slot[: len(t)], 1 - turn[: len(t)], j
-            journal.k[place], journal.v[place] = k[t].to(journal.k.dtype), v[t].to(journal.v.dtype)
-            journal.gates[place] = torch.stack([g[t], beta[t]], -1).to(journal.gates.dtype)
+            journal.k[place] = k[t].to(journal.k.dtype)
+            journal.writes[place] = writes.to(journal.writes.dtype)
+            journal.g[place] = g[t].to(journal.g.dtype)
         return out
 
     def gdn_prefill(
@@ -175,7 +178,8 @@ class NaiveKernels:
         h[~has_initial_state[rows.index].bool()] = 0
         for j in range(rows.longest):
             t = rows.tokens(j)
-            out[t] = fold.step(h[: len(t)], t).to(out.dtype)
+            o, _ = fold.step(h[: len(t)], t)
+            out[t] = o.to(out.dtype)
         _store(state, slot, h, CORRECT)
         return out
 
@@ -241,11 +245,9 @@ def fold_journal(h: Tensor, journal: Journal, slot: Tensor, turn: Tensor, a: Ten
     """Fold the first ``a [R]`` tokens of half ``turn [R]`` of the journals at ``slot [R]`` into ``h [R, HV, V, K]``."""
     for j in range(int(a.max())):
         due = (a > j).nonzero().squeeze(1)
-        k, v = journal.k[slot[due], turn[due], j], journal.v[slot[due], turn[due], j]
-        g, beta = journal.gates[slot[due], turn[due], j].unbind(-1)
-        now = h[due]
-        Fold(k, k, v, g, beta, h.dtype).step(now, torch.arange(len(due), device=h.device))
-        h[due] = now
+        k, writes, g = (pool[slot[due], turn[due], j].to(h.dtype) for pool in journal.pools)
+        k = k.repeat_interleave(h.shape[1] // k.shape[1], 1)  # [r, HV, K]
+        h[due] = h[due] * g.exp()[:, :, None, None] + writes[..., None] * k[:, :, None, :]
 
 
 def _convolve(

@@ -1,7 +1,7 @@
 """The gated delta rule over the rows of a verify step that keep one state (layout ``replay``), in Triton.
 
-One launch replays the tokens that were committed of a row's last step from its journal, writes the state once, and
-computes the outputs of the new row behind it. It moves two states per row where layout ``slots`` moves ``k + 2``.
+One launch folds what the committed tokens of a row's last step wrote into the row's state, stores it once, and computes
+the outputs of the new row behind it. It moves two states per row where layout ``slots`` moves ``k + 2``.
 
 The naive twin is ``NaiveKernels.gdn_replay``. Source: Yang et al. 2024, arXiv 2412.06464, eq. 10 and section 3.3.
 """
@@ -18,7 +18,7 @@ from .decisions import CORRECT, KernelDecisions
 from .journal import Journal
 from .launch import Launch, cover, dense, fat, interpreting, pool, rows_of
 
-OPTIONS = {"num_warps": 1, "num_stages": 2}
+OPTIONS = {"num_warps": 1}
 MANY_ROWS = 8
 """Up to it there are fewer heads than a GPU has places for programs, so heads are split."""
 THRESHOLDS = (MANY_ROWS,)
@@ -28,13 +28,13 @@ _INDEX_TENSORS = ["query_start_loc", "state_indices", "num_accepted_tokens", "tu
 
 @triton.jit(do_not_specialize=["index_stride", "turn_stride"], do_not_specialize_on_alignment=_INDEX_TENSORS)
 def gdn_replay_kernel(
-    q, k, v, g, beta, out, state, last_k, last_v, last_gates,
+    q, k, v, g, beta, out, state, last_k, last_writes, last_g,
     query_start_loc, state_indices, num_accepted_tokens, turns,
-    q_stride, k_stride, v_stride, slot_stride, last_k_stride, last_v_stride, last_gates_stride,
+    q_stride, k_stride, v_stride, slot_stride, last_k_stride, last_writes_stride, last_g_stride,
     index_stride, turn_stride,
     HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, GROUP: tl.constexpr, R: tl.constexpr,
     replayed: tl.constexpr, row_length: tl.constexpr, is_padding: tl.constexpr,
-    OLD: tl.constexpr, USED: tl.constexpr, C: tl.constexpr, SHORT: tl.constexpr, STATE_SHORT: tl.constexpr,
+    USED: tl.constexpr, C: tl.constexpr, OLD: tl.constexpr, SHORT: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_V: tl.constexpr, SPAN: tl.constexpr,
     SEGMENTS: tl.constexpr, LANES: tl.constexpr, PAIRS: tl.constexpr, CACHE: tl.constexpr,
 ):  # fmt: skip
@@ -57,67 +57,67 @@ def gdn_replay_kernel(
     segment = (tl.arange(0, SEGMENTS)[:, None] * line)[None, :, None, :] + tl.arange(0, line)[
         None, None, None, :
     ]
-    c = tl.arange(0, C)
     of_head = head < HV
     of_key = of_head[:, None, None] & (ik < K)[None, None, :]
     key = (head // GROUP)[:, None, None] * K + ik[None, None, :]
     key_heads: tl.constexpr = HV // GROUP
-    i = (c - R) // 2  # new token i is column R + 2 i, its query the next one
-    old, new = c < a, (c >= R) & (i < length)
-    token, query = new & ~is_query(c, R), new & is_query(c, R)
-    t, before, after = start + i, turn * R + c, (1 - turn) * R + i
+    c = tl.arange(0, C)
+    i = c // 2  # new token i is column 2 i, its query the next one
+    token, query = (i < length) & ~is_query(c), (i < length) & is_query(c)
+    j = tl.arange(0, OLD)
+    old = j < a
+    t, before, after = start + i, turn * R + j, (1 - turn) * R + i
     last_k += slot * last_k_stride
-    last_v += slot * last_v_stride
-    last_gates += slot * last_gates_stride + head[:, None] * 2
+    last_writes += slot * last_writes_stride
+    last_g += slot * last_g_stride + head[:, None]
 
-    source = tl.where(old, last_k + before * (key_heads * K), k + t * k_stride)
-    source = tl.where(query, q + t * q_stride, source)
-    told = of_key & token[None, :, None]
-    raw = tl.load(source[None, :, None] + key, mask=of_key & (old | new)[None, :, None], other=0.0)
+    source = tl.where(query, q + t * q_stride, k + t * k_stride)[None, :, None]
+    raw = tl.load(source + key, mask=of_key & (i < length)[None, :, None], other=0.0)
     x = to_matrix(raw, LANES, PAIRS)  # [BLOCK_H, C, K]
+    told = last_k + before[None, :, None] * (key_heads * K) + key
+    keys = to_matrix(tl.load(told, mask=of_key & old[None, :, None], other=0.0), LANES, PAIRS)
     if not SHORT:
-        x = x.to(tl.float32)
-    of_old, of_new = of_head[:, None] & old[None, :], of_head[:, None] & token[None, :]
-    new_g = tl.load(g + t[None, :] * HV + head[:, None], mask=of_new, other=0.0)
-    new_beta = tl.load(beta + t[None, :] * HV + head[:, None], mask=of_new, other=0.0)
-    gates = last_gates + before[None, :] * (HV * 2)
-    b_g = tl.load(gates, mask=of_old, other=0.0) + new_g
-    b_beta = tl.load(gates + 1, mask=of_old, other=0.0) + new_beta
+        x, keys = x.to(tl.float32), keys.to(tl.float32)
+    new, had = of_head[:, None] & token[None, :], of_head[:, None] & old[None, :]
+    b_g = tl.load(g + t[None, :] * HV + head[:, None], mask=new, other=0.0)
+    b_beta = tl.load(beta + t[None, :] * HV + head[:, None], mask=new, other=0.0)
+    old_g = tl.load(last_g + before[None, :] * HV, mask=had, other=0.0)
 
     first = tl.program_id(0) * SPAN
     if first == 0:
         leads = (head % GROUP == 0)[:, None, None]
-        tl.store(last_k + after[None, :, None] * (key_heads * K) + key, raw, mask=told & leads)
-        gates = last_gates + after[None, :] * (HV * 2)
-        tl.store(gates, new_g, mask=of_new)
-        tl.store(gates + 1, new_beta, mask=of_new)
+        log = last_k + after[None, :, None] * (key_heads * K) + key
+        tl.store(log, raw, mask=of_key & token[None, :, None] & leads)
+        tl.store(last_g + after[None, :] * HV, b_g, mask=new)
 
-    Y, r, decay = mix(x, b_g, b_beta, c, K**-0.5, OLD, USED)
-    later = (c[None, :, None] > c[None, None, :]) & old[None, :, None]
-    to_end = tl.exp(tl.sum(tl.where(later, b_g[:, :, None], 0.0), axis=1)) * r
-    to_end = tl.where(old[None, :], to_end, 0.0)
-    fade = tl.exp(tl.sum(tl.where(old[None, :], b_g, 0.0), axis=1))
+    Y, r, decay = mix(x, b_g, b_beta, c, K**-0.5, USED)
+    behind = (j[None, :, None] > j[None, None, :]) & old[None, :, None]
+    to_end = tl.exp(tl.sum(tl.where(behind, old_g[:, :, None], 0.0), axis=1))  # [BLOCK_H, OLD]
+    fade = tl.exp(tl.sum(old_g, axis=1))
 
-    for at in range(first, first + SPAN, BLOCK_V):
+    # Told of the loop rather than of the launch: else Triton loads ahead only what a product multiplies, and not the
+    # state, which is what a product is added to.
+    for at in tl.range(first, first + SPAN, BLOCK_V, num_stages=2):
         iv = at + tl.arange(0, BLOCK_V)
         of_value = of_head[:, None] & (iv < V)[None, :]
         of_state = of_value[:, None, :, None] & (segment < K)
         value = head[:, None] * V + iv[None, :]
         place = state + slot * slot_stride + value[:, None, :, None] * K + segment
         h = load_state(place, of_state, LANES, PAIRS)  # [BLOCK_H, BLOCK_V, K]
+        logged = last_writes + before[None, :, None] * (HV * V) + value[:, None, :]
+        writes = tl.load(logged, mask=of_value[:, None, :] & old[None, :, None], other=0.0)
+        writes = tl.trans(writes * to_end[:, :, None], 0, 2, 1)  # [BLOCK_H, BLOCK_V, OLD]
+        h = add_matmul(h * fade[:, None, None], writes, keys, SHORT, False)
+        store_state(place, h, of_state & (a > 0), LANES, PAIRS, CACHE)
 
         taken = of_value[:, None, :] & token[None, :, None]
-        new_v = tl.load(v + t[None, :, None] * v_stride + value[:, None, :], mask=taken, other=0.0)
-        tl.store(last_v + after[None, :, None] * (HV * V) + value[:, None, :], new_v, mask=taken)
-        had = of_value[:, None, :] & old[None, :, None]
-        b_v = tl.load(last_v + before[None, :, None] * (HV * V) + value[:, None, :], mask=had, other=0.0)
-        b_v = tl.trans(b_v.to(tl.float32) + new_v.to(tl.float32), 0, 2, 1)  # [BLOCK_H, BLOCK_V, C]
-
-        u = solve(h, x, b_v, Y, r, decay, b_beta, c, OLD, SHORT, STATE_SHORT)
+        b_v = tl.load(v + t[None, :, None] * v_stride + value[:, None, :], mask=taken, other=0.0)
+        b_v = tl.trans(b_v.to(tl.float32), 0, 2, 1)  # [BLOCK_H, BLOCK_V, C]
+        u = solve(h, x, b_v, Y, r, decay, b_beta, c, SHORT, False)
         given = of_value[:, None, :] & query[None, :, None]
         tl.store(out + t[None, :, None] * (HV * V) + value[:, None, :], tl.trans(u, 0, 2, 1), mask=given)
-        h = add_matmul(h * fade[:, None, None], u * to_end[:, None, :], x, SHORT, False)
-        store_state(place, h, of_state & (a > 0), LANES, PAIRS, CACHE)
+        logged = last_writes + after[None, :, None] * (HV * V) + value[:, None, :]
+        tl.store(logged, tl.trans(u * r[:, None, :], 0, 2, 1), mask=taken)
 
 
 def replay_launch(
@@ -155,8 +155,8 @@ def replay_launch(
             "out": out,
             "state": state,
             "last_k": pool(journal.k, "journal.k"),
-            "last_v": pool(journal.v, "journal.v"),
-            "last_gates": pool(journal.gates, "journal.gates"),
+            "last_writes": pool(journal.writes, "journal.writes"),
+            "last_g": pool(journal.g, "journal.g"),
             "query_start_loc": query_start_loc.contiguous(),
             "state_indices": state_indices,
             "num_accepted_tokens": num_accepted_tokens.contiguous(),
@@ -166,8 +166,8 @@ def replay_launch(
             "v_stride": v.stride(0),
             "slot_stride": state.stride(0),
             "last_k_stride": journal.k.stride(0),
-            "last_v_stride": journal.v.stride(0),
-            "last_gates_stride": journal.gates.stride(0),
+            "last_writes_stride": journal.writes.stride(0),
+            "last_g_stride": journal.g.stride(0),
             "index_stride": state_indices.stride(0),
             "turn_stride": turns.stride(0),
             "HV": HV,
@@ -178,9 +178,9 @@ def replay_launch(
             "replayed": decisions.replayed.triton,
             "row_length": decisions.row_length.triton,
             "is_padding": decisions.is_padding.triton,
-            **columns(R, R),
+            **columns(R),
+            "OLD": max(16, cover(R)),
             "SHORT": k.dtype == q.dtype == torch.bfloat16 and not interpreting(),
-            "STATE_SHORT": state.dtype == torch.bfloat16 and not interpreting(),
             "BLOCK_H": block_h,
             "BLOCK_V": block_v,
             "SPAN": span,

@@ -69,7 +69,8 @@ class Batch:
 
     @property
     def journal(self) -> Journal:
-        return Journal(k=self.journals.k[1:-1], v=self.journals.v[1:-1], gates=self.journals.gates[1:-1])
+        k, writes, g = (pool[1:-1] for pool in self.journals.pools)
+        return Journal(k=k, writes=writes, g=g)
 
     @property
     def conv_state(self) -> Tensor:
@@ -150,14 +151,11 @@ def batch(
         return x.to(device=device, dtype=kind or x.dtype)
 
     def journal() -> Journal:
-        k, v, gates = (
-            (P + 2, 2, window, *each) for each in ((shape.H, shape.K), (shape.HV, shape.V), (shape.HV,))
-        )
-        decay, strength = -normal(*gates).exp() * 0.3, normal(*gates).sigmoid()
+        halves = P + 2, 2, window
         return Journal(
-            k=place(normal(*k), dtype),
-            v=place(normal(*v), dtype),
-            gates=place(torch.stack([decay, strength], -1)),
+            k=place(normal(*halves, shape.H, shape.K), dtype),
+            writes=place(normal(*halves, shape.HV, shape.V) * shape.K**-0.5),
+            g=place(-normal(*halves, shape.HV).exp() * 0.3),
         )
 
     return Batch(

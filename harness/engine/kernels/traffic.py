@@ -53,8 +53,8 @@ def layer(
         norm_weight=normal(s.V),
         journal=Journal(
             k=normal(P, 2, window, s.H, s.K),
-            v=normal(P, 2, window, s.HV, s.V),
-            gates=normal(P, 2, window, s.HV, 2, kind=torch.float32).abs().neg(),
+            writes=normal(P, 2, window, s.HV, s.V, kind=torch.float32),
+            g=normal(P, 2, window, s.HV, kind=torch.float32).abs().neg(),
         ),
     )
 
