@@ -46,7 +46,8 @@ def serve(args: argparse.Namespace) -> dict[str, Any]:
                 max_body=args.max_body,
                 compile_seconds=args.compile_seconds,
             ),
-        )
+        ),
+        forks=True,
     )
 
     def announce(url: str) -> None:
@@ -68,5 +69,6 @@ def serve(args: argparse.Namespace) -> dict[str, Any]:
 
 def _end_with_input() -> None:
     """Drain and end, as on SIGTERM, once standard input is closed."""
-    sys.stdin.buffer.read()
+    while os.read(0, 4096):  # not sys.stdin: whoever ends while a thread has its lock ends by SIGABRT
+        pass
     os.kill(os.getpid(), signal.SIGTERM)

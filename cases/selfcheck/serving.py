@@ -56,6 +56,12 @@ class Server:
         assert not self.service.loop.open
 
 
+def children_of(pid: int) -> list[int]:
+    """Of all threads of a process."""
+    found = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for path in found for child in path.read_text().split()]
+
+
 @contextmanager
 def serving(folder: Path, *, api_key: str | None = None, **setting: Any) -> Iterator[Server]:
     """A server in a thread of this process, on a free port."""

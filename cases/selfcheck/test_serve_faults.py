@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-from serving import LONG, MODEL, serving
+from serving import LONG, MODEL, children_of, serving
 
 from harness.cli import main
 
@@ -83,9 +83,8 @@ def process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The command itself, and where it listens."""
     command = [sys.executable, "-m", "harness.cli", "serve", "--port", "0", *arguments]
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as child:
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, text=True, env=environment, **pipes) as child:
         try:
             assert child.stderr is not None
             line = child.stderr.readline()
@@ -96,7 +95,9 @@ def process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def test_sigterm_lets_what_runs_come_to_its_end(peaked: Path) -> None:
-    with process("--model", str(peaked), "--served-model-name", MODEL) as (child, url):
+    arguments = ("--model", str(peaked), "--served-model-name", MODEL, "--until-eof")
+    with process(*arguments) as (child, url):
+        assert_grammars_are_tried_in_a_fork(child.pid, url)
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         stream = client.completions.create(
             model=MODEL,
@@ -118,6 +119,15 @@ def test_sigterm_lets_what_runs_come_to_its_end(peaked: Path) -> None:
         assert child.returncode == 0
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{url}/health")
+
+
+def assert_grammars_are_tried_in_a_fork(server: int, url: str) -> None:
+    """A Python that imports everything once more would have another command line."""
+    guided = {"model": MODEL, "prompt": "x", "structured_outputs": {"regex": "a{3}"}}
+    answer = httpx.post(f"{url}/v1/completions", json=guided, timeout=30)
+    assert answer.json()["choices"][0]["text"] == "aaa"
+    words = {Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children_of(server)}
+    assert words == {Path(f"/proc/{server}/cmdline").read_bytes()}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import serving
+from serving import children_of, serving
 
 from harness.serve.reading import Reading
 
@@ -118,8 +118,11 @@ def test_a_killed_server_ends_the_run_with_the_names_of_what_was_under_way(
     peaked: Path, tmp_path: Path
 ) -> None:
     with running(peaked, tmp_path) as (client, folder, pid):
+        grammars = [Path(f"/proc/{child}/cmdline") for child in children_of(pid)]
+        assert grammars
         os.kill(pid, signal.SIGKILL)
         out, err = client.communicate(timeout=60)
+        assert not any(path.exists() and path.read_bytes() for path in grammars)  # zombies have no words
         told = json.loads(out.splitlines()[-1])
         assert client.returncode == told["exit"] == 1
         assert 0 < len(told["lost"]) <= 40

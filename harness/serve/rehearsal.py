@@ -67,8 +67,15 @@ class Rehearsal:
         if complaint is not None:
             raise UsageError(complaint)
 
+    def fork(self) -> None:
+        """Make all children out of this process, while it has one thread and little but imports in it: they need not
+        be done again, which takes seconds, nor be kept twice in memory."""
+        if len(list(Path("/proc/self/task").iterdir())) == 1:
+            for child in self._children:
+                child.start("fork")
+
     def warm(self) -> None:
-        """Make the first child before it is needed: it imports torch, which takes seconds."""
+        """Make the first child before it is needed, where there is none: it imports torch, which takes seconds."""
         child = self._idle.get()
         try:
             child.start()
@@ -116,16 +123,17 @@ class Child:
         if self._process is not None:
             self._process.kill()
 
-    def start(self) -> Connection:
+    def start(self, method: str = "forkserver") -> Connection:
         """The pipe to it; makes it if there is none."""
         if self._pipe is not None:
             return self._pipe
-        # Not a fork of this process, which has threads, and not a fresh Python either: that imports torch for seconds.
-        context = multiprocessing.get_context("forkserver")
+        # Not a fork of this process once it has threads, and not a fresh Python either: that imports torch for seconds.
+        context: Any = multiprocessing.get_context(method)
         context.set_forkserver_preload([__name__])
         pipe, theirs = context.Pipe()
+        ours = pipe if method == "fork" else None
         self._process = context.Process(
-            target=answer, args=(theirs, self._folder, self._seconds), name="rehearsal", daemon=True
+            target=answer, args=(theirs, self._folder, self._seconds, ours), name="rehearsal", daemon=True
         )
         self._process.start()
         theirs.close()
@@ -134,10 +142,13 @@ class Child:
         return pipe
 
 
-def answer(pipe: Connection, folder: Path, seconds: float) -> None:
+def answer(pipe: Connection, folder: Path, seconds: float, parents: Connection | None = None) -> None:
     """The child: a complaint or ``None`` for each grammar that comes. What it may use is limited for each of them, so
-    that it ends by itself if nobody is left to kill it."""
+    that it ends by itself if nobody is left to kill it. ``parents``: its parent's end of the pipe, if it has that."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if parents is not None:
+        parents.close()  # or the pipe would never end; those of earlier siblings end with this process
     grammars = Grammars(Vocabulary.load(folder))
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + EXTRA_BYTES

@@ -75,8 +75,10 @@ class Setting:
         )
 
 
-def build(setting: Setting) -> Service:
+def build(setting: Setting, *, forks: bool = False) -> Service:
     """Load the model and set the engine up, without starting it.
+
+    ``forks``: this process is a server's alone, so those that try grammars may be forks of it.
 
     Raises:
         UsageError: no such variant, a model that is none, or longer requests than it can take.
@@ -88,6 +90,9 @@ def build(setting: Setting) -> Service:
         )
     policy, config = variant(setting.policy), setting.config
     grammars = Grammars(loader.vocabulary, policy.guide)
+    rehearsal = Rehearsal(setting.folder, setting.limits.compile_seconds, COMPILERS)
+    if forks:
+        rehearsal.fork()  # before the engine has threads
     parts = (config, policy, select(setting.kernels, setting.device).kernels)
     engine = Engine(loader.model(*parts), loader.head(*parts), grammars, config, policy)
     if setting.device == "cuda":
@@ -103,7 +108,7 @@ def build(setting: Setting) -> Service:
         loop=EngineLoop(engine, metrics, setting.limits.guide_seconds),
         limits=setting.limits,
         eos_ids=frozenset(loader.config.eos_ids),
-        rehearsal=Rehearsal(setting.folder, setting.limits.compile_seconds, COMPILERS),
+        rehearsal=rehearsal,
     )
 
 
