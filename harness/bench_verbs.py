@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,14 +23,18 @@ from harness.bench_compare import compare
 from harness.bench_pages import write_pages
 from harness.bench_serving import remembered, serving
 from harness.bench_session import Session
-from harness.errors import TargetError
+from harness.errors import TargetError, UsageError
+from harness.judging import require_writable
 from harness.rundir import alone, program
 
 WRONG, UNDECIDED = 1, 125
+NO_MORE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+"""What a disk says that takes no more."""
 
 
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """Measure all cells; red where answers are wrong, undecided where the client was the limit."""
+    require_writable(args.junit)
     with ExitStack() as held:
         if args.resume is not None:
             held.enter_context(alone(args.resume))  # before anything of it is read
@@ -45,6 +50,7 @@ def _all(session: Session) -> dict[str, Any]:
             return compare(session)
         for speculation in speculations(session.args):
             _measure(session, speculation)
+        return _told(session)
     except KeyboardInterrupt:
         print(f"interrupted: {_on(session)}", file=sys.stderr)
         raise
@@ -54,7 +60,20 @@ def _all(session: Session) -> dict[str, Any]:
         if session.cells:
             raise type(error)(str(error.args[0]), hint=f"{error.hint} {_on(session)}") from None
         raise
-    return _told(session)
+    except (OSError, ExceptionGroup) as error:
+        if (disk := _of_the_disk(error)) is None:
+            raise
+        raise UsageError(
+            f"{session.run_dir.path}: cannot be written: {disk.strerror}", hint=f"make room; {_on(session)}"
+        ) from None
+
+
+def _of_the_disk(error: OSError | ExceptionGroup[Exception]) -> OSError | None:
+    """What a disk said that takes no more; ``None``: it was no disk."""
+    if isinstance(error, OSError):
+        return error if error.errno in NO_MORE else None
+    found = (_of_the_disk(one) for one in error.exceptions if isinstance(one, (OSError, ExceptionGroup)))
+    return next(filter(None, found), None)
 
 
 def _on(session: Session) -> str:

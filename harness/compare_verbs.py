@@ -23,12 +23,13 @@ from harness.bench.stats.gate import GateReport
 from harness.bench.stats.run import Run
 from harness.console import console_of
 from harness.errors import UsageError
-from harness.judging import calibration_of, design_of, named, show, summary_of, written
+from harness.judging import calibration_of, design_of, named, require_writable, show, summary_of, written
 from harness.report.bench.verdicts import comparison
 
 
 def compare(args: argparse.Namespace) -> dict[str, Any]:
     """Runs A against runs B, cell by cell; refuses runs of different settings."""
+    require_writable(args.page)
     console = console_of(args)
     cells = _pairs(args, *(read_all([one, *more], imports=True) for one, more in _sides(args)))
     design = design_of(args, len(cells))

@@ -26,7 +26,7 @@ from harness.console import console_of
 from harness.errors import UsageError
 from harness.gate_measure import Pairs, pairs_of
 from harness.history_verbs import acknowledged, changes_of, opened, words
-from harness.judging import calibration_of, design_of, named, show, summary_of, written
+from harness.judging import calibration_of, design_of, named, require_writable, show, summary_of, written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,7 @@ class _Judged:
 
 def gate(args: argparse.Namespace) -> dict[str, Any]:
     """Tonight against past nights; and with ``--measure`` against its baseline, where those leave it open."""
+    require_writable(args.markdown, args.junit)
     console = console_of(args)
     known = acknowledged(args)
     given = read_all(args.tonight, series=args.series)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -77,12 +78,22 @@ def summary_of(console: Console, reports: Mapping[str, GateReport]) -> dict[str,
     }
 
 
+def require_writable(*paths: Path | None) -> None:
+    """UsageError where a file that the user named could not be written in the end: known before all the work."""
+    for path in filter(None, paths):
+        there = path.exists()
+        written(path, "", appends=True)
+        if not there:
+            path.unlink(missing_ok=True)
+
+
 def written(path: Path, text: str, *, appends: bool = False) -> None:
     """Write a file that the user named; UsageError where that cannot be."""
     try:
         with path.open("a" if appends else "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
+        hint = f"mkdir -p {shlex.quote(str(path.parent))}, or name" if not path.parent.exists() else "name"
         raise UsageError(
-            f"{path}: cannot be written: {error.strerror}", hint="name a file you may write"
+            f"{path}: cannot be written: {error.strerror}", hint=f"{hint} a file you may write"
         ) from None

@@ -24,7 +24,7 @@ from harness.bench_asked import reports_folder, served
 from harness.console import console_of
 from harness.doctor import find_gpus
 from harness.errors import UsageError
-from harness.judging import written
+from harness.judging import require_writable, written
 from harness.nightly_cli import CORE
 from harness.nightly_report import BENCH, GATE, junit, markdown
 from harness.nightly_steps import STEP_SUMMARY, Steps, are_steps
@@ -40,6 +40,7 @@ FOLDERS = ("tokenizer", "calibration", "known")
 
 def nightly(args: argparse.Namespace) -> dict[str, Any]:
     """One night; the exit code is that of the first stage that was not right."""
+    require_writable(args.markdown, args.junit)
     with ExitStack() as held:
         if args.resume is not None:
             held.enter_context(alone(args.resume))  # before anything of it is read

@@ -10,7 +10,7 @@ from typing import Any
 from harness.cases import find_root
 from harness.console import console_of
 from harness.errors import CaseError, UsageError
-from harness.judging import written
+from harness.judging import require_writable, written
 from harness.report.index import write_index
 
 
@@ -36,6 +36,7 @@ def history_page(args: argparse.Namespace) -> dict[str, Any]:
     from harness.report.bench.series import Series, series_of
     from harness.report.bench.verdicts import history
 
+    require_writable(args.out)
     known, metrics = acknowledged(args), args.metric or list(GATED)
     settings: dict[str, tuple[Mapping[str, str], list[Series]]] = {}
     with opened(args.url) as past:

@@ -6,6 +6,7 @@ them is in no figure.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
@@ -83,17 +84,17 @@ class RecordFile:
         self._encoder = msgspec.json.Encoder()
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         if _is_torn(path):
-            os.write(self._file, b"\n")
+            self._append(b"\n")
 
     def begin(self, part: Part) -> None:
         """A part begins."""
-        os.write(self._file, self._encoder.encode(part) + b"\n")
+        self._append(self._encoder.encode(part) + b"\n")
 
     def keep(self, record: RequestRecord) -> None:
         """A record is there."""
         line: dict[str, Any] = {name: getattr(record, name) for name in _NAMES}
         line["chunks"] = [(c.at, c.kind, c.tokens, c.coalesced) for c in record.chunks]
-        os.write(self._file, self._encoder.encode({"line": "request", **line}) + b"\n")
+        self._append(self._encoder.encode({"line": "request", **line}) + b"\n")
         self.kept += not record.warm_up
 
     def end(self, pulses: Pulses) -> None:
@@ -105,7 +106,12 @@ class RecordFile:
             cpu=pulses.cpu,
             wall=pulses.wall,
         )
-        os.write(self._file, self._encoder.encode(told) + b"\n")
+        self._append(self._encoder.encode(told) + b"\n")
+
+    def _append(self, line: bytes) -> None:
+        """Whole, or an OSError: a disk that fills up takes a part of it first, and the next line would follow that."""
+        if os.write(self._file, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def __enter__(self) -> RecordFile:
         return self
