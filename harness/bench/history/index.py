@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,16 +33,21 @@ CREATE INDEX by_file ON runs (file);
 
 
 class Index:
-    """``path``: the sqlite file, or ``None`` to keep it in memory."""
+    """``path``: the sqlite file, or ``None`` to keep it in memory, as is done where it cannot be written."""
 
     def __init__(self, path: Path | None) -> None:
-        self.path = path
+        self.path = path if path is not None and _is_writable(path) else None
         try:
             self._db = self._opened()
         except sqlite3.DatabaseError as error:
-            if path is None or isinstance(error, sqlite3.OperationalError):
-                raise UsageError(f"{path}: cannot be opened: {error}") from None
-            path.unlink()  # not a database: the dataset has everything that was in it
+            if self.path is None or _is_locked(error):
+                raise UsageError(
+                    f"{path}: cannot be opened: {error}", hint="wait for the other writer"
+                ) from None
+            if isinstance(error, sqlite3.OperationalError):  # a disk that is full, or knows no locks
+                self.path = None
+            else:
+                self.path.unlink()  # not a database: the dataset has everything that was in it
             self._db = self._opened()
 
     def close(self) -> None:
@@ -87,8 +93,6 @@ class Index:
         self._db.execute("COMMIT")
 
     def _opened(self) -> sqlite3.Connection:
-        if self.path:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
         db = sqlite3.connect(self.path or ":memory:", timeout=PATIENCE_S, isolation_level=None)
         # pages may be damaged behind a sound header
         found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
@@ -130,3 +134,17 @@ class Index:
                 for at, (metric, v) in enumerate(run.values.items())
             ],
         )
+
+
+def _is_writable(path: Path) -> bool:
+    """Whether the file, and its journal beside it, can be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    there = path.is_file() or not path.exists()
+    return there and all(os.access(one, os.W_OK) for one in (path.parent, path) if one.exists())
+
+
+def _is_locked(error: sqlite3.DatabaseError) -> bool:
+    return getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

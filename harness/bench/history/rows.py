@@ -75,7 +75,9 @@ def to_parquet(run: Run) -> bytes:
 def from_parquet(data: bytes, where: str) -> list[Run]:
     """The runs in a file; UsageError, naming it, where it is damaged or of another version."""
     try:
-        table = pq.read_table(io.BytesIO(data))
+        table = pq.ParquetFile(pa.BufferReader(data)).read(
+            use_threads=False
+        )  # one small file needs no dataset
     except (pa.ArrowException, OSError) as error:
         first = str(error).splitlines()[0]
         raise UsageError(f"{where}: is no Parquet file: {first}", hint="move it out of the history") from None
