@@ -41,6 +41,7 @@ def write_pages(
         verdict=verdict,
         code=code,
         speculation=speculation,
+        at_a_time=session.plan.at_a_time,
         costs=costs,
         prompt=_prompts(session),
         trends=_trends(session),

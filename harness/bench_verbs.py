@@ -15,6 +15,7 @@ from harness.bench.cells import OFF, Cell, cells_of, is_done
 from harness.bench.history.filing import file_runs
 from harness.bench.load.lost import ServerLost
 from harness.bench.measured import Measured
+from harness.bench.metrics.crossed import RATIOS
 from harness.bench.revision import Revision
 from harness.bench.screen import SYNTHETIC, blocks, crossed, ratios, table
 from harness.bench.served import Served
@@ -120,7 +121,7 @@ def _told(session: Session) -> dict[str, Any]:
         session.console.print(table(cells, f"{args.base_url}"))
     else:
         session.console.print(table(cells, SYNTHETIC))
-        found = crossed(cells, OFF, args.spec)
+        found = crossed(cells, OFF, args.spec, session.plan.at_a_time)
         for line in ratios(found):
             session.say(line)
         result |= {
@@ -128,6 +129,7 @@ def _told(session: Session) -> dict[str, Any]:
             "speedup_guided": found.speedup_guided,
             "interaction": found.interaction,
             "kept": found.kept,
+            "intervals": {name: found.interval(name) for name in RATIOS},
             "synthetic": True,
         }
     result["verdict"], code = _verdict(cells)

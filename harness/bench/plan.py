@@ -60,6 +60,11 @@ class Plan:
         return tuple(warm_up_calls(self.calls(short, model), len(short), Random(f"{self.seed} warm-up")))
 
     @property
+    def at_a_time(self) -> int:
+        """Requests that run together, as far as it is known."""
+        return self.most_in_flight or self.workload.concurrency
+
+    @property
     def shape(self) -> Shape:
         """When requests are sent."""
         if self.rate is None:

@@ -10,9 +10,11 @@ from rich.table import Table
 from harness.bench.block import ABSENT, block
 from harness.bench.load.health import Health
 from harness.bench.measured import Measured
-from harness.bench.metrics.crossed import Crossed
+from harness.bench.metrics.crossed import RATIOS, Crossed
+from harness.bench.metrics.scatter import half_width
 from harness.bench.own_block import own_block
 
+KINDS = (False, True)
 SYNTHETIC = "figures of a synthetic model on this machine: ratios of this engine, not of yours"
 
 
@@ -44,10 +46,27 @@ def certificate(health: Health) -> Iterator[str]:
         yield "client: healthy, these are the server's figures"
 
 
-def crossed(cells: Sequence[Measured], off: str, on: str) -> Crossed:
-    """Output rates of the four cells; what may not be compared is ``None``."""
+def crossed(cells: Sequence[Measured], off: str, on: str, at_a_time: int | None = None) -> Crossed:
+    """Output rates of the four cells; what may not be compared is ``None``.
+
+    ``at_a_time``: requests that run together, for the intervals; left out: there are none.
+    """
     rates = {(one.cell.speculation, one.cell.guided): one.output for one in cells}
+    names = {
+        (drafts, guided): f"{_kind(guided)}_{way}"
+        for drafts, way in ((off, "off"), (on, "on"))
+        for guided in KINDS
+    }
+    records = {
+        names[one.cell.speculation, one.cell.guided]: one.records
+        for one in cells
+        if one.comparable and (one.cell.speculation, one.cell.guided) in names
+    }
+    halves = None
+    if at_a_time is not None:
+        halves = {name: half_width(records, signs, at_a_time=at_a_time) for name, signs in RATIOS.items()}
     return Crossed(
+        halves=halves,
         free_off=rates.get((off, False)),
         free_on=rates.get((on, False)),
         guided_off=rates.get((off, True)),
@@ -91,24 +110,45 @@ def table(cells: Sequence[Measured], title: str) -> Table:
 
 
 def ratios(found: Crossed) -> Iterator[str]:
-    """The speed-ups, and how much of one survives the grammar."""
-    yield f"speculation on / off, free:    {_times(found.speedup_free)}"
-    yield f"speculation on / off, guided:  {_times(found.speedup_guided)}"
-    yield f"interaction (guided / free):   {_times(found.interaction)}"
+    """The speed-ups, how far they are known, and how much of one survives the grammar."""
+    yield f"speculation on / off, free:    {_times(found, 'speedup_free')}"
+    yield f"speculation on / off, guided:  {_times(found, 'speedup_guided')}"
+    yield f"interaction (guided / free):   {_times(found, 'interaction')}"
     if found.kept is not None and found.kept >= 0:
         yield f"of the gain in speed {found.kept:.0%} survives the grammar"
     elif found.kept is not None:
         yield "none of the gain in speed survives the grammar: with it, speculation costs"
+    elif found.speedup_free is not None and not found.is_shown("speedup_free"):
+        yield "whether speculation gains anything without a grammar is not shown, so nor what is kept of it"
     elif found.speedup_free is not None and found.speedup_free <= 1:
         yield "speculation gains nothing without a grammar here, so there is no gain to keep"
     yield (
-        f"what a grammar leaves of the rate: {_times(found.cost_off)} without speculation, "
-        f"{_times(found.cost_on)} with it"
+        f"what a grammar leaves of the rate: {_times(found, 'cost_off')} without speculation, "
+        f"{_times(found, 'cost_on')} with it"
     )
+    if found.halves is not None:
+        yield "intervals: 95 %, of these requests; a slow minute of a single run is in none of them: see --compare"
 
 
-def _times(ratio: float | None) -> str:
-    return "n/a: a cell may not be compared" if ratio is None else f"{ratio:.2f} x"
+def _times(found: Crossed, name: str) -> str:
+    ratio = getattr(found, name)
+    if ratio is None:
+        return "n/a: a cell may not be compared"
+    return f"{ratio:.2f} x{known(found, name)}"
+
+
+def known(found: Crossed, name: str) -> str:
+    """How far a ratio is, in brackets; nothing where nobody asked."""
+    if found.halves is None:
+        return ""
+    if (interval := found.interval(name)) is None:
+        return " (too few requests to say how far: four times those at a time are needed)"
+    low, high = interval
+    return f" ({low:.2f} to {high:.2f}{'' if found.is_shown(name) else ', no difference shown'})"
+
+
+def _kind(guided: bool) -> str:
+    return "guided" if guided else "free"
 
 
 def _shown(value: float | None, how: str) -> str:

@@ -19,7 +19,8 @@ class Benchmark:
     """A run of the verb ``bench``. ``run``: what ``run.json`` holds; ``verdict`` and ``code``: what is printed last.
 
     ``speculation``: what is held against off; ``None`` where there is no two by two. ``prompt``: (request id, whether
-    guided) -> its text, where that is known. ``trends``: (cell, its nights), where there is a history.
+    guided) -> its text, where that is known. ``at_a_time``: requests that ran together. ``trends``: (cell, its nights),
+    where there is a history.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Benchmark:
     verdict: str
     code: int
     speculation: str | None = None
+    at_a_time: int | None = None
     costs: Sequence[Cost] = ()
     trends: Sequence[tuple[str, Series]] = ()
     prompt: Callable[[str, bool], str | None] = field(default=lambda name, guided: None)
@@ -35,7 +37,9 @@ class Benchmark:
     @property
     def crossed(self) -> Crossed | None:
         """The two by two."""
-        return None if self.speculation is None else crossed(self.cells, OFF, self.speculation)
+        return (
+            None if self.speculation is None else crossed(self.cells, OFF, self.speculation, self.at_a_time)
+        )
 
 
 def problems(cells: Sequence[Measured]) -> Iterator[tuple[str, str, str]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from harness.bench.measured import Measured
 from harness.bench.metrics.crossed import Crossed
+from harness.bench.screen import known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +55,12 @@ def tiles(cells: Sequence[Measured], crossed: Crossed | None) -> Iterator[Tile]:
 
 def _speed(found: Crossed) -> Iterator[Tile]:
     missing = "not told: a cell of it may not be compared"
-    for label, value in (("free", found.speedup_free), ("guided", found.speedup_guided)):
+    for label, name in (("free", "speedup_free"), ("guided", "speedup_guided")):
+        value: float | None = getattr(found, name)
         yield Tile(
             label=f"speed-up, {label}",
             value="–" if value is None else f"{value:.2f} ×",
-            note=missing if value is None else "output rate, speculation on / off",
+            note=missing if value is None else f"output rate, speculation on / off{known(found, name)}",
         )
     if found.kept is not None:
         yield Tile(
