@@ -29,6 +29,9 @@ ENDURES    = $(if $(SECONDS),--seconds '$(SECONDS)') $(if $(SEED),--seed '$(SEED
              $(if $(BASE_URL),--base-url '$(BASE_URL)')
 VERDICT    = code=$$?; echo "{\"verb\": \"$@\", \"exit\": $$((code != 0))}"; exit $$code
 
+# Tests start hundreds of processes that import the same modules, which are compiled once.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help repro test test-browser matrix explore serve gpu-bench gpu-gate sanitize fuzz soak live live-vllm bench compare calibrate gate nightly micro history report lint doctor
 .DEFAULT_GOAL := help
 

@@ -11,6 +11,8 @@ from harness import Lab, Request, Scenario
 from harness.targets.embedded import EmbeddedTarget, under_each_variant
 
 REQUESTS, TOKENS = 16, 96
+ALONE = 8
+"""Of them, guided and free."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,8 @@ def plain(target: EmbeddedTarget, requests: list[Request]) -> dict[str, tuple[in
 def answers(
     target: EmbeddedTarget, requests: list[Request], **settings: object
 ) -> dict[str, tuple[int, ...]]:
-    trace = target.run(Scenario(name="lossless", requests=tuple(requests), max_num_seqs=REQUESTS, **settings))
+    sizes = {"max_num_seqs": len(requests)}
+    trace = target.run(Scenario(name="lossless", requests=tuple(requests), **sizes, **settings))
     assert trace.crash is None, trace.crash
     return {name: completion.tokens for name, completion in trace.completions.items()}
 
@@ -59,10 +62,9 @@ class TestGreedyTokensEqualPlainDecoding:
         drafter: str,
         k: int,
     ) -> None:
-        alone = {
-            request.id: answers(target, [request], drafter=drafter, k=k)[request.id] for request in requests
-        }
-        assert alone == plain
+        for request in requests[:ALONE]:
+            found = answers(target, [request], drafter=drafter, k=k)
+            assert found == {request.id: plain[request.id]}
 
 
 def test_answers_are_long_and_both_kinds_are_there(

@@ -22,6 +22,7 @@ from harness.engine.kernels import NaiveKernels
 from harness.engine.loader import Loader
 from harness.engine.policy import POLICY
 from harness.engine.request import EngineRequest, ForcedTurn
+from harness.engine.rows import RowTable
 from harness.engine.scheduler import Scheduler
 from harness.errors import EngineError
 from harness.targets.embedded import EmbeddedTarget
@@ -50,6 +51,13 @@ def judge(peaked: Path) -> Judge:
 @pytest.fixture
 def lab(peaked: Path) -> Lab:
     return Lab(peaked, FIXTURES)
+
+
+def test_requests_that_are_alike_have_rows_of_their_own() -> None:
+    rows, alike = RowTable(), [EngineRequest(id="r", prompt=(1,), max_tokens=1) for _ in range(2)]
+    for request in alike:
+        rows.add(request)
+    assert [rows.place(request) for request in alike] == [0, 1]
 
 
 def engine(loader: Loader, fill: float = 0.0, **settings: Any) -> Engine:

@@ -48,10 +48,17 @@ class Watch:
         """Places that differ from what they held at the last call, of any pool; guards are < 0 or >= P."""
         found: set[int] = set()
         for pool, kept in zip(self._pools, self._kept, strict=True):
-            places = (pool != kept).any(dim=1).nonzero().flatten()
+            places = _differing(pool, kept)
             kept[places] = pool[places]
             found.update(places.tolist())
         return tuple(sorted(place - GUARD for place in found))
+
+
+def _differing(pool: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+    """Rows of two [P, W] that differ; on a CPU by numpy, which takes a third of the time."""
+    if pool.device.type != "cpu":
+        return (pool != kept).any(dim=1).nonzero().flatten()
+    return torch.from_numpy((pool.numpy() != kept.numpy()).any(axis=1).nonzero()[0])
 
 
 def _bits(pool: torch.Tensor, rows: int) -> torch.Tensor:

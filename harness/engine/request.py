@@ -19,9 +19,10 @@ class ForcedTurn:
     committed: tuple[int, ...]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class EngineRequest:
-    """Prompt, answer so far, and where the request stands in the caches.
+    """Prompt, answer so far, and where the request stands in the caches. It equals itself alone, however alike another
+    is; a step looks for every request among all of them, and comparing fields took most of its time with a thousand.
 
     ``num_accepted`` is a, ``drafts`` what is left of ``proposed`` after the grammar; both wait for the next step.
     ``num_planned`` are the tokens that will be in cache after the steps that are planned, if every draft is accepted.
