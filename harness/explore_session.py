@@ -47,10 +47,9 @@ class Session:
         run = {"name": name, **{key: getattr(args, key) for key in kept}}
         if args.resume:
             self.run_dir = RunDir.resume(args.resume)
-            differing = [key for key, value in run.items() if self.run_dir.run.get(key) != value]
-            if differing:
+            if differing := self.run_dir.differing(run):
                 raise UsageError(
-                    f"{args.resume}: is another run: {', '.join(differing)} differ",
+                    f"{args.resume}: is another run ({', '.join(differing)})",
                     hint="resume with the same arguments",
                 )
         else:

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -23,6 +23,10 @@ from harness.trace import Trace
 
 PATIENCE = 20.0
 """Seconds that a run which is being ended has to let go of its directory: its servers drain."""
+
+
+BEFORE = {"layout": "slots", "state_dtype": "float32", "graphs": "on"}
+"""What runs had of arguments that came later; without a GPU there is no graph to differ in."""
 
 
 class RunDir:
@@ -62,6 +66,17 @@ class RunDir:
         except (OSError, ValueError, RecursionError) as error:
             raise UsageError(f"{path}: holds no readable run.json: {error}", hint="ls reports/") from None
         return RunDir(path, run)
+
+    def differing(self, setting: Mapping[str, Any]) -> list[str]:
+        """In which arguments this run began otherwise, in words. What an earlier version did not ask for, it did so."""
+        was = {key: how for key, how in BEFORE.items() if key != "graphs" or self.run.get("device") == "cpu"}
+        was |= self.run
+        there = {key: repr(was[key]) if key in was else "nothing (of an earlier version)" for key in setting}
+        return [
+            f"{key}: {there[key]} there, {how!r} here"
+            for key, how in setting.items()
+            if there[key] != repr(how)
+        ]
 
     def save(self) -> None:
         """Write ``run.json``, whole or not at all."""

@@ -272,9 +272,8 @@ def _run_dir(args: argparse.Namespace, root: Path, name: str, setting: dict[str,
             },
         )
     run_dir = RunDir.resume(args.resume)
-    differing = [key for key, value in setting.items() if run_dir.run.get(key) != value]
-    if differing:
-        seen = ", ".join(f"{key}: {run_dir.run.get(key)!r} there, {setting[key]!r} here" for key in differing)
+    if differing := run_dir.differing(setting):
+        seen = ", ".join(differing)
         raise UsageError(f"{args.resume}: is another run ({seen})", hint="resume with the same arguments")
     return run_dir
 

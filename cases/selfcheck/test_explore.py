@@ -232,4 +232,4 @@ def test_a_quick_matrix_and_a_whole_one_are_not_resumed_as_each_other(
     begun = RunDir.create(tmp_path, "m", {"name": began, **kept, "fault": ["zero-draft-row"]})
     words = ["--device", "cpu", "--fault", "zero-draft-row", "--clean", "0", "--resume", str(begun.path)]
     assert main(["matrix", *words, *goes_on]) == 2
-    assert "is another run: name differ" in capsys.readouterr().err
+    assert "is another run (name: '" in capsys.readouterr().err

@@ -360,3 +360,16 @@ def test_a_replay_is_a_command_with_the_settings_of_its_run(settings: dict[str, 
 )
 def test_a_name_becomes_a_part_of_a_file_name(name: str, part: str) -> None:
     assert slug(name) == part
+
+
+def test_a_run_of_an_earlier_version_had_what_came_later_as_it_was() -> None:
+    """Runs that were made before `--layout` say none, and no argument could be the same as that."""
+    asked = {"seed": 0, "device": "cpu", "layout": "slots", "state_dtype": "float32", "graphs": "on"}
+    old = RunDir(Path("old"), {"seed": 0, "device": "cpu"})
+    assert old.differing(asked) == []
+    assert old.differing(asked | {"layout": "replay"}) == ["layout: 'slots' there, 'replay' here"]
+    on_a_gpu = RunDir(Path("old"), {"device": "cuda"})
+    assert on_a_gpu.differing({"device": "cuda", "graphs": "on", "seed": 0}) == [
+        "graphs: nothing (of an earlier version) there, 'on' here",
+        "seed: nothing (of an earlier version) there, 0 here",
+    ]
