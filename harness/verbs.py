@@ -227,7 +227,7 @@ def _reproduce(
         "state_dtype": args.state_dtype,
         "layout": args.layout,
         "preset": args.preset,
-        "model": None if args.model is None else str(args.model),
+        "model": None if args.model is None else str(args.model.resolve()),
         "variants": variants,
     }
     run_dir = _run_dir(args, root, name, setting)

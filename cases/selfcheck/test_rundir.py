@@ -17,6 +17,7 @@ import pytest
 
 from harness.cli import _parser, main
 from harness.errors import UsageError
+from harness.models.tiny import default_cache, ensure
 from harness.rundir import RunDir, replay, slug
 from harness.scenario import Scenario
 from harness.targets.embedded import EmbeddedTarget
@@ -373,3 +374,16 @@ def test_a_run_of_an_earlier_version_had_what_came_later_as_it_was() -> None:
         "graphs: nothing (of an earlier version) there, 'on' here",
         "seed: nothing (of an earlier version) there, 0 here",
     ]
+
+
+def test_a_model_that_was_named_from_here_is_found_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ensure("narrow", cache=default_cache(os.environ)).resolve()
+    path = tmp_path / "one.json"
+    path.write_text(scenario().to_json(), encoding="utf-8")
+    monkeypatch.chdir(model.parent)
+    main(["run", str(path), "--variant", "fixed", "--model", model.name, "--reports", str(tmp_path)])
+    run_dir = Path(json.loads(capsys.readouterr().out.splitlines()[-1])["run_dir"])
+    assert f"--model {model} " in RunDir.resume(run_dir).replay("one", "fixed")
+    assert f"--model {model}" in (run_dir / "index.html").read_text(encoding="utf-8")
