@@ -386,4 +386,3 @@ def test_a_model_that_was_named_from_here_is_found_from_anywhere(
     main(["run", str(path), "--variant", "fixed", "--model", model.name, "--reports", str(tmp_path)])
     run_dir = Path(json.loads(capsys.readouterr().out.splitlines()[-1])["run_dir"])
     assert f"--model {model} " in RunDir.resume(run_dir).replay("one", "fixed")
-    assert f"--model {model}" in (run_dir / "index.html").read_text(encoding="utf-8")
