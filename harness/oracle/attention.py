@@ -71,8 +71,9 @@ def attend(x: Array, layer: Attention, past: KeyValues) -> tuple[Array, KeyValue
     values = np.concatenate([past.values, (x @ layer.value.T).reshape(tokens, -1, head_dim)])
 
     grouped = query.reshape(tokens, keys.shape[1], -1, head_dim)  # [T, kv_heads, heads / kv_heads, head_dim]
-    scores = np.einsum("tgrd,sgd->grts", grouped, keys, optimize=True) / np.sqrt(head_dim)
+    by_group = keys.transpose(1, 2, 0)[:, None]  # [kv_heads, 1, head_dim, S]
+    scores = grouped.transpose(1, 2, 0, 3) @ by_group / np.sqrt(head_dim)  # [..., heads / kv_heads, T, S]
     future = np.arange(len(keys)) > start + np.arange(tokens)[:, None]  # [T, S]
     weights = softmax(np.where(future, -np.inf, scores))
-    read = np.einsum("grts,sgd->tgrd", weights, values, optimize=True).reshape(gate.shape)
+    read = (weights @ values.transpose(1, 0, 2)[:, None]).transpose(2, 0, 1, 3).reshape(gate.shape)
     return (read * sigmoid(gate)).reshape(tokens, -1) @ layer.out.T, KeyValues(keys=keys, values=values)
