@@ -24,6 +24,7 @@ from harness.bench.plan import BRIEF, USUAL, Plan
 from harness.bench.revision import Revision, revision_of
 from harness.cases import find_root
 from harness.errors import CaseError, UsageError
+from harness.own_engine import require_none
 from harness.rundir import RunDir
 
 ENGINE_TOKENS = 1024
@@ -49,6 +50,7 @@ KEPT_LATER = ("history", "series", "commit", "layout", "graphs")
 
 def plan_of(args: argparse.Namespace) -> Plan:
     """UsageError where arguments do not go together."""
+    require_none(args)
     if args.base_url:
         choose(Endpoint(url=args.base_url))
         if args.tokenizer is None:

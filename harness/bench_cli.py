@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.arguments import add_graphs, add_layout
+from harness.own_engine import remember
 
 Prepare = Callable[[argparse.Namespace], None]
 
@@ -68,6 +69,7 @@ def add_verb(verbs: Any, prepare: Prepare) -> None:
     own.add_argument("--preset", choices=("peaked", "flat", "narrow"), default="peaked")
     add_layout(own)
     add_graphs(own)
+    remember(parser, own)
     add("--history", metavar="URL", help="append the run to this history, if its answers are right")
     add("--series", default="nightly", metavar="NAME", help="of the history (nightly)")
     add(

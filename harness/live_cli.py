@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.arguments import add_layout
+from harness.own_engine import remember
 
 Prepare = Callable[[argparse.Namespace], None]
 
@@ -55,6 +56,7 @@ def add_verb(verbs: Any, prepare: Prepare) -> None:
     own.add_argument("--prefix-caching", action="store_true")
     add_layout(own)
     own.add_argument("--preset", choices=("peaked", "flat", "narrow"), default="peaked")
+    remember(parser, own)
     add("--reports", type=Path, metavar="FOLDER", help="where run directories go")
     add("--json", action="store_true", default=argparse.SUPPRESS, help="print the JSON line alone")
     parser.set_defaults(run=live, device="cpu", kernels="auto", cases=None)

@@ -29,6 +29,7 @@ from harness.live.run import Audited, listen
 from harness.live.subjects import legs
 from harness.live.transcript import Transcript, read
 from harness.models.tiny import default_cache, ensure
+from harness.own_engine import require_none
 from harness.report.audit import page, screen
 from harness.rundir import RunDir
 from harness.targets.pages import root_of
@@ -46,6 +47,7 @@ STATES = Finding(
 def live(args: argparse.Namespace) -> dict[str, Any]:
     """Audit a server; red where it is wrong."""
     console = console_of(args)
+    _require_together(args)
     if args.judge is not None:
         return _judged(console, args, read(args.judge), _judges(args), None, None)
     judges, key = _judges(args), _key(args)  # what cannot be read is said before anything is asked
@@ -62,6 +64,17 @@ def live(args: argparse.Namespace) -> dict[str, Any]:
         if path.exists():
             print(f"interrupted: {_kept(path, args.redact)}", file=sys.stderr)
         raise
+
+
+def _require_together(args: argparse.Namespace) -> None:
+    """UsageError for what the server that is asked would not hear of."""
+    require_none(args)
+    if args.judge is None and args.base_url is None and (args.model or args.api_key_file):
+        flag = "--model" if args.model else "--api-key-file"
+        raise UsageError(
+            f"{flag}: is of a server of yours, and no --base-url names one",
+            hint="--base-url URL, or --preset peaked|flat|narrow for the embedded server",
+        )
 
 
 def _kept(path: Path, redacted: bool) -> str:
