@@ -96,3 +96,19 @@ def test_a_change_between_two_nights_of_one_commit_blames_no_commit(
     (change,) = line["changes"]
     assert change["since"] == (FIRST + timedelta(days=6)).isoformat()
     assert change["suspects"].startswith(f"none, {'a' * 40} before and after: see the machine")
+
+
+def test_a_page_of_a_fresh_history_draws_no_single_points(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half a second for each metric of each cell, and nothing to see."""
+    told(capsys, "history", "add", tmp_path / "h", night(tmp_path / "first"))
+    out = tmp_path / "page.html"
+    assert told(capsys, "history", "page", tmp_path / "h", "--out", out)["exit"] == 0
+    text = out.read_text(encoding="utf-8")
+    assert ("<svg" in text, "one night: a line is drawn from the second one on" in text) == (False, True)
+    second = (FIRST + timedelta(days=1)).isoformat()
+    told(capsys, "history", "add", tmp_path / "h", night(tmp_path / "second", time=second))
+    told(capsys, "history", "page", tmp_path / "h", "--out", out, "--metric", "tpot.mean_ms")
+    text = out.read_text(encoding="utf-8")
+    assert ("<svg" in text, "one night:" in text) == (True, False)

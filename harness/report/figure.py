@@ -76,20 +76,21 @@ class Figure:
 def figure(
     title: str,
     says: str,
-    build: Build,
+    build: Build | None,
     *,
     head: Sequence[str],
     rows: Sequence[Sequence[object]],
     wide: bool = False,
     note: str = "",
 ) -> Figure:
-    """Draw a chart in both widths."""
+    """Draw a chart in both widths. ``build``: ``None`` where there is too little to draw, and numbers say all."""
+    widths = () if build is None else (WIDE if wide else DESK, PHONE)
     return Figure(
         title=title,
         says=says,
         head=tuple(head),
         rows=tuple(tuple(map(str, row)) for row in rows),
-        pictures=tuple(svg(build(width)) for width in (WIDE if wide else DESK, PHONE)),
+        pictures=tuple(svg(build(width)) for width in widths if build is not None),
         wide=wide,
         note=note,
     )

@@ -23,6 +23,7 @@ COLOURS = {
     State.FIXED: "var(--quiet)",
     State.BETTER: "var(--pass)",
 }
+ONE = "one night: a line is drawn from the second one on"
 MOST_NIGHTS = 400
 """The newest ones are drawn; change points are looked for in all."""
 
@@ -54,7 +55,7 @@ def trend(series: Series, title: str = "", *, wide: bool = True) -> Figure | Non
     return figure(
         title or metric,
         f"{metric} over {len(nights)} nights, {better} is better. Last: {last.value:.4g} {unit}. {told}.",
-        lambda width: _chart(frame.tail(MOST_NIGHTS), marks, unit, width),
+        (lambda width: _chart(frame.tail(MOST_NIGHTS), marks, unit, width)) if len(nights) > 1 else None,
         head=("night (UTC)", "commit", f"{metric} {unit}".strip(), "level"),
         rows=[
             (f"{night.time:%Y-%m-%d %H:%M}", night.commit[:12], f"{night.value:.4g}", f"{level:.4g}")
@@ -63,7 +64,7 @@ def trend(series: Series, title: str = "", *, wide: bool = True) -> Figure | Non
             )
         ],
         wide=wide,
-        note=f"{better} is better; {told}",
+        note=f"{better} is better; {told if len(nights) > 1 else ONE}",
     )
 
 
