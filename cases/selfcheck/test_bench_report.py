@@ -16,6 +16,7 @@ import pytest
 from cases.browser import runs
 from cases.selfcheck.benching import said, shifted
 from cases.selfcheck.test_report import Page
+from harness.bench.block import ABSENT
 from harness.bench.cells import OFF, Cell
 from harness.bench.costs import Cost
 from harness.bench.data.ask import Ask
@@ -23,6 +24,7 @@ from harness.bench.load.health import Health
 from harness.bench.load.run import LoadResult
 from harness.bench.measured import Measured, judged
 from harness.bench.record import Outcome, RequestRecord
+from harness.bench.screen import table
 from harness.bench_pages import _page, _trends
 from harness.cli import main
 from harness.report.bench.acceptance import by_position, by_schema
@@ -32,6 +34,7 @@ from harness.report.bench.busy import against_concurrency
 from harness.report.bench.distributions import distributions
 from harness.report.bench.groups import groups, right
 from harness.report.bench.summary import junit, markdown
+from harness.report.bench.tiles import HEAD, rows
 from harness.report.bench.timeline import timelines
 from harness.report.bench.trend import trend
 from harness.report.figure import ticks
@@ -71,7 +74,8 @@ def test_the_page_is_whole_loads_nothing_and_tells_the_runs_own_figures(run: Pat
     for name in ("free-off", "guided-mtp"):
         found = json.loads((run / f"result-{name}.json").read_text())["specharness"]["metrics"]
         for metric in ("throughput.output", "tpot.mean_ms", "ttft.median_ms"):
-            assert f" {found[metric]:.1f} " in words, f"{name} {metric}"
+            told = format(found[metric], ".2f" if metric.startswith("tpot") else ".1f")
+            assert f" {told} " in words, f"{name} {metric}"
     assert "Right answers, measured by a healthy client" in words
     assert "answers equal48 of 48" in words
 
@@ -103,6 +107,21 @@ def test_a_wrong_cell_has_no_speed_anywhere_but_its_lanes_are_drawn() -> None:
     suite = ElementTree.fromstring(junit(benchmark(*cells, code=1)))
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("2", "1", "0")
     assert "3 of 3" in suite.findall("testcase/failure")[0].get("message", "")
+
+
+def test_the_terminal_and_the_page_tell_a_cell_alike() -> None:
+    """Same names, same figures: one that is added to either stands in both."""
+    cells = [measured([said([10, 20, 31], id="0")], way) for way in (OFF, "mtp")]
+    shown = table(cells, "cells")
+    heads = [str(column.header) for column in shown.columns]
+    assert sorted(heads) == sorted(HEAD)
+    terminal = [
+        dict(zip(heads, row, strict=True)) for row in zip(*(c.cells for c in shown.columns), strict=True)
+    ]
+    for row, told in zip(rows(cells), terminal, strict=True):
+        here = dict(zip(HEAD, (row.title, row.verdict, *row.figures), strict=True))
+        assert here == {name: "–" if value == ABSENT else value for name, value in told.items()}
+        assert here["TPOT ms"] == "10.50"
 
 
 def test_a_late_client_is_skipped_and_a_wrong_fix_fails() -> None:

@@ -74,38 +74,48 @@ def crossed(cells: Sequence[Measured], off: str, on: str, at_a_time: int | None 
     )
 
 
+COLUMNS = (
+    "cell",
+    "output tok/s",
+    "TPOT ms",
+    "TTFT P50 ms",
+    "tokens per step",
+    "accepted",
+    "valid",
+    "equal",
+    "may be compared",
+)
+"""Heads of the table of cells, wherever it stands; ``figures`` are those between the first and the last."""
+
+
+def figures(one: Measured) -> tuple[str | None, ...]:
+    """A cell in figures, as ``COLUMNS`` has them; a wrong one has no speed, and ``None`` is not measured."""
+    drafts, same, right = one.summary.acceptance, one.equality, not one.wrong
+    tpot, ttft = one.summary.clocks["tpot"], one.summary.clocks["ttft"]
+    return (
+        _shown(one.summary.throughput.output if right else None, ".1f"),
+        _shown(tpot.mean * 1e3 if tpot and right else None, ".2f"),
+        _shown(ttft.median * 1e3 if ttft and right else None, ".1f"),
+        _shown(drafts.length if drafts else None, ".2f"),
+        _shown(drafts.rate if drafts else None, ".1%"),
+        _shown(one.validity.valid_share if one.validity else None, ".0%"),
+        f"{same.equal} of {same.compared}" if same else None,
+    )
+
+
+def may_be_compared(one: Measured) -> str:
+    """``yes``, or why not."""
+    return "yes" if one.comparable else "no: wrong" if one.wrong else "no: client-bound"
+
+
 def table(cells: Sequence[Measured], title: str) -> Table:
-    """A row for each cell; a wrong one has no speed."""
+    """A row for each cell."""
     grid = Table(title=title, title_justify="left")
-    grid.add_column("cell")
-    for head in (
-        "output tok/s",
-        "TPOT ms",
-        "TTFT P50 ms",
-        "tokens per step",
-        "accepted",
-        "valid",
-        "equal",
-        "may be compared",
-    ):
-        grid.add_column(head, justify="right")
+    for place, head in enumerate(COLUMNS):
+        grid.add_column(head, justify="right" if place else "left")
     for one in cells:
-        drafts, rate = one.summary.acceptance, one.summary.throughput.output
-        tpot, ttft = one.summary.clocks["tpot"], one.summary.clocks["ttft"]
-        if one.wrong:
-            tpot = ttft = rate = None
-        same = one.equality
-        grid.add_row(
-            one.cell.title,
-            _shown(rate, ".1f"),
-            _shown(tpot.mean * 1e3 if tpot else None, ".2f"),
-            _shown(ttft.median * 1e3 if ttft else None, ".1f"),
-            _shown(drafts.length if drafts else None, ".2f"),
-            _shown(drafts.rate if drafts else None, ".1%"),
-            _shown(one.validity.valid_share if one.validity else None, ".0%"),
-            f"{same.equal} of {same.compared}" if same else "",
-            "yes" if one.comparable else "no: wrong" if one.wrong else "no: client-bound",
-        )
+        told = (ABSENT if value is None else value for value in figures(one))
+        grid.add_row(one.cell.title, *told, may_be_compared(one))
     return grid
 
 
@@ -151,5 +161,5 @@ def _kind(guided: bool) -> str:
     return "guided" if guided else "free"
 
 
-def _shown(value: float | None, how: str) -> str:
-    return ABSENT if value is None else format(value, how)
+def _shown(value: float | None, how: str) -> str | None:
+    return None if value is None else format(value, how)

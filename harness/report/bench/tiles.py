@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.bench.measured import Measured
 from harness.bench.metrics.crossed import Crossed
-from harness.bench.screen import known
+from harness.bench.screen import COLUMNS, figures, known, may_be_compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,17 +72,8 @@ def _speed(found: Crossed) -> Iterator[Tile]:
         yield Tile(label="interaction", value=f"{found.interaction:.2f}", note="speed-up guided / free")
 
 
-HEAD = (
-    "cell",
-    "may be compared",
-    "output tok/s",
-    "TPOT ms",
-    "TTFT P50 ms",
-    "tokens per step",
-    "accepted",
-    "valid",
-    "equal",
-)
+HEAD = (COLUMNS[0], COLUMNS[-1], *COLUMNS[1:-1])
+"""The terminal's columns; whether a cell may be compared stands beside its name, where a phone shows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,28 +89,9 @@ class Row:
 def rows(cells: Sequence[Measured]) -> Iterator[Row]:
     """A wrong cell has no speed."""
     for one in cells:
-        drafts, same = one.summary.acceptance, one.equality
-        tpot, ttft = one.summary.clocks["tpot"], one.summary.clocks["ttft"]
-        rate = one.summary.throughput.output
-        speed = (
-            rate,
-            tpot.mean * 1e3 if tpot else None,
-            ttft.median * 1e3 if ttft else None,
-        )
-        told = [_shown(None if one.wrong else value, ".1f") for value in speed]
         yield Row(
             title=one.cell.title,
-            figures=(
-                *told,
-                _shown(drafts.length if drafts else None, ".2f"),
-                _shown(drafts.rate if drafts else None, ".1%"),
-                _shown(one.validity.valid_share if one.validity else None, ".0%"),
-                f"{same.equal} of {same.compared}" if same else "–",
-            ),
-            verdict="yes" if one.comparable else "wrong" if one.wrong else "client-bound",
+            figures=tuple("–" if value is None else value for value in figures(one)),
+            verdict=may_be_compared(one).removeprefix("no: "),
             style="pass" if one.comparable else "fail" if one.wrong else "open",
         )
-
-
-def _shown(value: float | None, how: str) -> str:
-    return "–" if value is None else format(value, how)
