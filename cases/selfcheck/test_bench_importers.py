@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.bench.block import block
+from harness.bench.history.results import read_all
 from harness.bench.importers.imported import Imported
 from harness.bench.importers.pasted import from_block
 from harness.bench.importers.reading import import_file, import_text
@@ -264,3 +265,18 @@ def test_a_damaged_file_is_read_or_refused_and_never_a_traceback(data: st.DataOb
             summarise(run.records)
     except HarnessError:
         pass
+
+
+def test_compare_parses_a_file_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result of another tool may have 100 MB, and whose it is was asked of it three times."""
+    parsed: list[int] = []
+    real = json.loads
+
+    def loads(text: str, **how: Any) -> Any:
+        parsed.append(len(text))
+        return real(text, **how)
+
+    monkeypatch.setattr(json, "loads", loads)
+    (runs,) = read_all([FIXTURES / "vllm-0.32.0.json"], imports=True).values()
+    assert len(runs) == 1
+    assert len([size for size in parsed if size > 1000]) == 1

@@ -115,6 +115,11 @@ def read_result(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: cannot be read as JSON: {error}", hint="pass a result file") from None
+    return require_result(found, path)
+
+
+def require_result(found: object, path: Path) -> dict[str, Any]:
+    """UsageError where the JSON of a file is no result."""
     if not isinstance(found, dict) or "completed" not in found:
         raise UsageError(f"{path}: saw no key 'completed', expected a result of a serving benchmark")
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,9 +10,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from harness.bench.importers.micro import CELL, read_micro, run_of_micro
+from harness.bench.importers.content import Content, content_of
+from harness.bench.importers.micro import CELL, micro_of, run_of_micro
 from harness.bench.importers.runs import runs_of
-from harness.bench.result import NAMESPACE, read_result
+from harness.bench.result import NAMESPACE, read_result, require_result
 from harness.bench.revision import Revision
 from harness.bench.stats.of_result import run_of
 from harness.bench.stats.run import Run
@@ -66,10 +66,15 @@ def read(path: Path, *, commit: str | None = None, series: str = USUAL) -> Found
     The run's id is made of the file's bytes, so the same file is the same run. UsageError where it is no result of
     ours.
     """
-    if (micro := read_micro(path)) is not None:
-        run = run_of_micro(path, micro, commit=commit, series=None if series == USUAL else series)
+    return _read(content_of(path), commit, series)
+
+
+def _read(content: Content, commit: str | None, series: str) -> Found:
+    path = content.path
+    if (micro := micro_of(content)) is not None:
+        run = run_of_micro(content, micro, commit=commit, series=None if series == USUAL else series)
         return Found(path=path, cell=CELL, run=run)
-    result = read_result(path)
+    result = read_result(path) if content.value is None else require_result(content.value, path)
     ours = result.get(NAMESPACE)
     if not isinstance(ours, dict):
         raise UsageError(
@@ -92,7 +97,7 @@ def read(path: Path, *, commit: str | None = None, series: str = USUAL) -> Found
         time=_time(path, result.get("date")) if ours.get("time") is None else _zoned(path, ours["time"]),
         series=series,
         client_bound=bound,
-        run_id=hashlib.sha256(path.read_bytes()).hexdigest()[:16],
+        run_id=content.digest[:16],
     )
     return Found(path=path, cell=_cell(path, ours.get("cell")), run=run)
 
@@ -108,8 +113,10 @@ def read_all(
     seen: dict[str, Path] = {}
     for path in paths:
         for file in find(path, imports=imports):
-            theirs = imports and is_foreign(file)
-            several = _imported(file) if theirs else (read(file, commit=commit, series=series),)
+            content = content_of(file)
+            several = (
+                _imported(content) if imports and is_foreign(content) else (_read(content, commit, series),)
+            )
             for found in several:
                 if found.run.id in seen:
                     raise UsageError(
@@ -121,20 +128,18 @@ def read_all(
     return {cell: tuple(sorted(runs, key=lambda one: one.run.time)) for cell, runs in sorted(cells.items())}
 
 
-def is_foreign(path: Path) -> bool:
+def is_foreign(content: Content) -> bool:
     """Whether a file holds no result of ours: then another tool made it, or nobody did."""
-    if read_micro(path) is not None:
+    if micro_of(content) is not None:
         return False
-    try:
-        return NAMESPACE not in read_result(path)
-    except UsageError:
-        return True
+    return not isinstance(content.value, dict) or not {NAMESPACE, "completed"} <= set(content.value)
 
 
-def _imported(path: Path) -> tuple[Found, ...]:
+def _imported(content: Content) -> tuple[Found, ...]:
+    path = content.path
     return tuple(
         Found(path=path, cell=_cell(path, cell), run=run, notes=(*one.notes, *one.warnings))
-        for cell, run, one in runs_of(path)
+        for cell, run, one in runs_of(content)
     )
 
 

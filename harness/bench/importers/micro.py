@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from harness.bench.importers.content import Content
 from harness.bench.importers.imported import number, table, text
 from harness.bench.revision import Revision
 from harness.bench.stats.run import Direction, Run, Value
@@ -20,14 +19,12 @@ EFFECT = 0.10
 """What matters of a micro-benchmark: a small loop moves by some percent with where its code happens to lie."""
 
 
-def read_micro(path: Path) -> Mapping[str, Any] | None:
-    """The parsed file; ``None`` where pytest-benchmark did not write it."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+def micro_of(content: Content) -> Mapping[str, Any] | None:
+    """What pytest-benchmark wrote; ``None`` where it did not."""
+    found = content.value
+    if not isinstance(found, dict) or not isinstance(found.get("benchmarks"), list):
         return None
-    known = isinstance(found, dict) and isinstance(found.get("benchmarks"), list)
-    return found if known and "machine_info" in found and "commit_info" in found else None
+    return found if "machine_info" in found and "commit_info" in found else None
 
 
 def has_micro(names: Iterable[str]) -> list[str]:
@@ -45,13 +42,15 @@ def effects_of(run: Run) -> dict[str, float]:
     return dict.fromkeys(run.values, EFFECT)
 
 
-def run_of_micro(path: Path, found: Mapping[str, Any], *, commit: str | None, series: str | None) -> Run:
+def run_of_micro(
+    content: Content, found: Mapping[str, Any], *, commit: str | None, series: str | None
+) -> Run:
     """A run with one value for each benchmark, in microseconds.
 
     ``commit``: what the file says unless given; ``series``: one of their own unless given, for no night of a server is
     held against them. UsageError where it holds no times.
     """
-    values = {}
+    path, values = content.path, {}
     for one in map(table, found["benchmarks"]):
         name, stats = text(one.get("name")), table(one.get("stats"))
         median, rounds = number(stats.get("median")), number(stats.get("rounds"))
@@ -70,7 +69,7 @@ def run_of_micro(path: Path, found: Mapping[str, Any], *, commit: str | None, se
         time=_time(path, found.get("datetime")),
         commit=commit or _commit(table(found.get("commit_info"))),
         series=series or SERIES,
-        id=hashlib.sha256(path.read_bytes()).hexdigest()[:16],
+        id=content.digest[:16],
     )
 
 

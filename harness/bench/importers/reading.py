@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from harness.bench import labels
 from harness.bench.importers.aiperf import from_aiperf
+from harness.bench.importers.content import LARGEST, Content
 from harness.bench.importers.guidellm import from_guidellm
 from harness.bench.importers.imported import Imported, table
 from harness.bench.importers.pasted import from_block
@@ -16,8 +17,6 @@ from harness.bench.importers.sglang import from_sglang
 from harness.bench.importers.vllm import from_vllm
 from harness.errors import UsageError
 
-LARGEST = 2**30
-"""Bytes of a result file: more is something else."""
 EXPECTED = "a result of vLLM, SGLang, GuideLLM or AIPerf, or a pasted 'Serving Benchmark Result' block"
 
 
@@ -33,8 +32,19 @@ def import_file(path: Path) -> list[Imported]:
         content = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read: {error}", hint=f"pass {EXPECTED}") from None
+    return _named(path, import_text, content)
+
+
+def import_content(content: Content) -> list[Imported]:
+    """The same of a file that is parsed already, if it is one JSON."""
+    if content.value is None:
+        return import_file(content.path)
+    return _named(content.path, lambda value: _import(_object(value)), content.value)
+
+
+def _named(path: Path, importing: Callable[[Any], list[Imported]], what: Any) -> list[Imported]:
     try:
-        return import_text(content)
+        return importing(what)
     except UsageError as error:
         hint = error.hint or "pass what `specharness bench` or one of these tools wrote"
         raise UsageError(f"{path}: {error.args[0]}", hint=hint) from None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
+from harness.bench.importers.content import Content
 from harness.bench.importers.imported import Imported
-from harness.bench.importers.reading import import_file
+from harness.bench.importers.reading import import_content
 from harness.bench.stats.of_result import values_of
 from harness.bench.stats.run import Run, Validity
 from harness.errors import UsageError
@@ -21,14 +20,13 @@ PER_REQUEST = ("ttft", "e2el", "until_closed")
 UNTOLD = "not told"
 
 
-def runs_of(path: Path) -> tuple[tuple[str, Run, Imported], ...]:
+def runs_of(content: Content) -> tuple[tuple[str, Run, Imported], ...]:
     """(cell, run, what was read) of every run in a file; cells are named by their load.
 
     UsageError where the file is no result of a known tool.
     """
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else ""
-    found = import_file(path)
-    written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    digest, found = content.digest[:12], import_content(content)
+    written = datetime.fromtimestamp(content.path.stat().st_mtime, UTC)
     return tuple(
         (one.load if len(found) > 1 else "imported", _run(one, f"{digest}-{place}", written), one)
         for place, one in enumerate(found)
