@@ -156,6 +156,23 @@ def test_a_digest_tells_two_runs_apart_and_where(bench: Workbench) -> None:
     assert first_difference(digests(counted), seen) == len(trace.steps)
 
 
+def test_a_state_in_which_nearly_everything_cancelled_is_no_false_alarm(
+    bench: Workbench, words: Words
+) -> None:
+    """After one token a head holds 1/50 of what it usually holds, and the rounding error of what cancelled: 1e-5 of
+    itself. A percent of that state is 2e-4 of the usual one, and is found."""
+    drawn = scenario(words, 0, 707)
+    trace = bench.run(drawn, "fixed")
+    assert bench.judge(drawn, trace).verdict is Verdict.PASS
+    (row,) = (row for row in trace.steps[0].rows if row.request == "r1")
+    assert row.state is not None
+    row.state.recurrent[2, 3] *= 1.01
+    judgement = bench.judge(drawn, trace)
+    assert judgement.verdict is Verdict.FAIL
+    assert judgement.first is not None
+    assert (judgement.first.at.step, judgement.first.at.request, judgement.first.at.head) == (0, "r1", 3)
+
+
 def record(name: str, *observed: str) -> Record:
     return Record(
         scenario=name, variant="fixed", verdict=Verdict.PASS, steps=1, tokens=1, digest="", observed=observed

@@ -71,9 +71,10 @@ def _state_divergences(
         )
         return
     conv = conv_error(row.state.conv, states[count].conv)  # [L]
-    recurrent = recurrent_error(row.state.recurrent, states[count].recurrent)  # [L, HV]
+    recurrent_allowed = gauges.recurrent.thresholds.reshape(row.state.recurrent.shape[:2])  # [L, HV]
+    least = np.broadcast_to(gauges.least, recurrent_allowed.size).reshape(recurrent_allowed.shape)
+    recurrent = recurrent_error(row.state.recurrent, states[count].recurrent, least)  # [L, HV]
     conv_allowed = gauges.conv.thresholds
-    recurrent_allowed = gauges.recurrent.thresholds.reshape(recurrent.shape)
     for index, layer in enumerate(trace.linear_layers):
         if _exceeds(conv[index], conv_allowed[index]):
             yield Divergence(
