@@ -133,6 +133,24 @@ def test_a_late_client_is_skipped_and_a_wrong_fix_fails() -> None:
     assert "client-bound" in markdown(benchmark(late, code=125))
 
 
+@pytest.mark.parametrize(
+    ("intervals", "words"),
+    [
+        ({"speedup_free": [1.1, 1.9]}, "speed-up free 1.50 × (1.10 to 1.90)"),
+        ({"speedup_free": None}, "speed-up free 1.50 × (too few requests)"),
+        (None, "speed-up free 1.50 ×"),
+        ({"speedup_free": "?"}, "speed-up free 1.50 × (too few requests)"),
+    ],
+)
+def test_the_page_of_all_runs_says_how_far_a_ratio_is_known(
+    tmp_path: Path, intervals: object, words: str
+) -> None:
+    (tmp_path / "bench-1").mkdir()
+    (tmp_path / "bench-1/run.json").write_text("{}")
+    file_outcome(tmp_path / "bench-1", {"exit": 0, "speedup_free": 1.5, "intervals": intervals})
+    assert entry(tmp_path / "bench-1").figures == (words,)
+
+
 def test_throughput_is_told_for_each_number_of_requests_under_way() -> None:
     """One request alone for 1 s gives 10 tokens, two of them 20 tokens in the next second."""
     tenths = [100 * n for n in range(1, 11)]

@@ -125,7 +125,18 @@ def _figures(told: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(value, bool):
             yield f"{words}: {'yes' if value else 'no'}"
         elif isinstance(value, (int, float)) and how:
-            yield f"{words} {how.format(value)}"
+            yield f"{words} {how.format(value)}{_known(told, key)}"
+
+
+def _known(told: Mapping[str, Any], key: str) -> str:
+    """How far a ratio is known, where the run says so: a number alone looks as sure as any other."""
+    found = told.get("intervals")
+    if not isinstance(found, dict) or key not in found:
+        return ""
+    match found[key]:
+        case [int() | float() as low, int() | float() as high]:
+            return f" ({low:.2f} to {high:.2f})"
+    return " (too few requests)"
 
 
 def _read(path: Path) -> tuple[dict[str, Any], str]:
