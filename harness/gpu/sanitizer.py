@@ -18,7 +18,9 @@ PROGRAM = "compute-sanitizer"
 TOOLS = ("memcheck", "racecheck")
 SOUND = ("float32", "bfloat16", "bfloat16-states", "prefill")
 PLANTED = {"memcheck": "planted-out-of-bounds", "racecheck": "planted-shared-race"}
-USUAL = ("--target-processes", "application-only", "--print-limit", "20")
+USUAL = ("--target-processes", "application-only", "--print-limit", "20", "--launch-timeout", "0")
+"""No launch timeout: a program that imports torch beside fifteen others does not answer within the usual 10 s, and the
+job has a limit of its own."""
 OPTIONS = {
     # what an allocation lacks must not be its neighbour; torch asks the driver things that it may refuse
     "memcheck": ("--padding", "64", "--report-api-errors", "no"),
