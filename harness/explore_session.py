@@ -77,8 +77,7 @@ class Session:
         columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with self.interruptible(), Progress(*columns, console=self.console, disable=self.args.json) as bar:
             task = bar.add_task(what, total=total)
-            of_a_gpu = self.setting.device == "cuda"
-            for key, records in campaign(jobs, self.log, self.args.workers, self.args.on, fresh=of_a_gpu):
+            for key, records in campaign(jobs, self.log, self.args.workers, self.args.on, fresh=self._fresh):
                 bar.advance(task)
                 yield key, records
 
@@ -88,7 +87,12 @@ class Session:
             return
         self.console.print(f"making {len(found)} scenarios small")
         with self.interruptible():
-            yield from unordered(shrink, found, self.args.workers, self.args.on)
+            yield from unordered(shrink, found, self.args.workers, self.args.on, self._fresh)
+
+    @property
+    def _fresh(self) -> bool:
+        """Whether every task needs a process of its own: a fault may leave a GPU's context dead."""
+        return self.setting.device == "cuda"
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:

@@ -101,6 +101,7 @@ def test_a_found_failure_shrinks_to_the_same_mistake_and_its_program_shows_it(
     named = replace(small, scenario=replace(small.scenario, name="kept"))
     assert Scenario.read(write_json(named.scenario, tmp_path / "kept.json")) == named.scenario
     program = write_program(named, tmp_path / "found.py")
+    assert "kernels='naive', device='cpu', graphs=True, layout='slots'" in program.read_text()
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert f"kept on {fault}: FAIL" in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from harness.explore.shrink import Found
@@ -22,7 +23,7 @@ SCENARIO = """
 """
 
 if __name__ == "__main__":
-    sys.exit(show(SCENARIO, variant={variant!r}, preset={preset!r}, layout={layout!r}))
+    sys.exit(show(SCENARIO, variant={variant!r}, {setting}))
 '''
 
 
@@ -30,6 +31,11 @@ def write_json(scenario: Scenario, path: Path) -> Path:
     """The scenario, as ``specharness run`` takes it."""
     path.write_text(scenario.to_json() + "\n", encoding="utf-8")
     return path
+
+
+def _setting(found: Found) -> dict[str, object]:
+    """What it was found with; a folder of this machine is nothing to anybody else, so models are named by preset."""
+    return {name: value for name, value in asdict(found.setting).items() if name != "model"}
 
 
 def write_program(found: Found, path: Path) -> Path:
@@ -41,8 +47,7 @@ def write_program(found: Found, path: Path) -> Path:
         file=path.name,
         scenario=found.scenario.to_json().replace("\\", "\\\\"),
         variant=found.variant,
-        preset=found.setting.preset,
-        layout=found.setting.layout,
+        setting=", ".join(f"{name}={value!r}" for name, value in _setting(found).items()),
     )
     path.write_text(text, encoding="utf-8")
     return path

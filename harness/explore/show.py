@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any
 
+from harness.errors import HarnessError
 from harness.explore.workbench import Setting, Workbench
 from harness.scenario import Scenario
 from harness.verdict import Verdict
 
 
-def show(
-    text: str, *, variant: str, preset: str = "narrow", layout: Literal["slots", "replay"] = "slots"
-) -> int:
-    """Print what every check says of a scenario (JSON): 1 if the variant is wrong, 0 if not, 125 if unknown."""
+def show(text: str, *, variant: str, **setting: Any) -> int:
+    """Print what every check says of a scenario (JSON): 1 if the variant is wrong, 0 if not, 125 if unknown.
+
+    ``setting``: the fields of ``Setting``, by name.
+    """
     scenario = Scenario.from_json(text)
-    bench = Workbench(Setting(preset=preset, layout=layout))
+    try:
+        bench = Workbench(Setting(**setting))
+    except HarnessError as error:  # its device or kernels are not here
+        print(error)
+        return error.exit_code
     judgement = bench.judge(scenario, bench.run(scenario, variant))
     print(f"{scenario.name} on {variant}: {judgement.verdict.value}")
     for evidence in judgement.evidence:
