@@ -3,61 +3,21 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import socket
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
-import uvicorn
 
 from cases.selfcheck.benching import shifted, stream
-from cases.selfcheck.foreign import Chunk, Foreign
+from cases.selfcheck.mortal import serving
 from harness.bench.history.results import read_all
 from harness.bench.load.lost import lost
 from harness.bench.load.store import read_records
 from harness.bench.record import Outcome
 from harness.cli import main
 from harness.models.tiny import default_cache, ensure
-
-
-def serve(port: int, dies_at: int) -> None:
-    """A server of another make that is gone, all at once, with request ``dies_at``."""
-
-    def chunks(number: int, asked: Any, told: list[Chunk]) -> list[Chunk]:
-        usage = {"prompt_tokens": len(asked["prompt"]), "completion_tokens": len(told)}
-        return [*told, {"id": "c", "choices": [], "usage": usage}]
-
-    def refuses(number: int, asked: Any) -> None:
-        if number == dies_at:
-            os._exit(9)
-
-    extra = {"return_token_ids", "ignore_eos", "structured_outputs", "stream_options"}
-    app = Foreign(extra=extra, chunks=chunks, refuses=refuses, pause=0.01).app()
-    uvicorn.run(app, host="127.0.0.1", port=port, log_level="critical")
-
-
-@contextmanager
-def serving(port: int, dies_at: int = 0) -> Iterator[None]:
-    process = multiprocessing.get_context("spawn").Process(target=serve, args=(port, dies_at))
-    process.start()
-    try:
-        end = time.monotonic() + 30
-        while time.monotonic() < end:
-            try:
-                socket.create_connection(("127.0.0.1", port)).close()
-                break
-            except OSError:
-                time.sleep(0.05)
-        yield
-    finally:
-        process.kill()
-        process.join()
 
 
 def test_a_run_whose_server_ends_goes_on_with_the_next_one(

@@ -14,12 +14,12 @@ import pytest
 
 from cases.selfcheck.benching import said
 from cases.selfcheck.foreign import Foreign, running
+from cases.selfcheck.mortal import EXTRA
 from harness.bench.load.store import Part, RecordFile, read_records
 from harness.cli import main
 from harness.models.tiny import default_cache, ensure
 
 SMALL = ["--requests", "30", "--concurrency", "2", "--output-tokens", "8", "--loop-lag", "5000", "--no-page"]
-EXTRA = {"return_token_ids", "ignore_eos", "structured_outputs", "stream_options"}
 
 
 @contextmanager
