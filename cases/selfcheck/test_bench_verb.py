@@ -146,12 +146,12 @@ def test_a_killed_run_is_readable_and_goes_on(tmp_path: Path, capsys: pytest.Cap
     try:
         end = time.monotonic() + 120
         before: list[str] = []
-        while len(before) < 3 and time.monotonic() < end and process.poll() is None:
+        while len(before) < 2 and time.monotonic() < end and process.poll() is None:
             time.sleep(0.02)
             before = [
                 line
                 for path in tmp_path.glob("*/records/guided-off/records-0.jsonl")
-                for line in path.read_text().splitlines()
+                for line in path.read_text().split("\n")[:-1]  # whole: the head, and an answer
             ]
     finally:
         process.kill()
