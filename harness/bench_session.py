@@ -17,6 +17,7 @@ from harness.bench.data.ask import Ask
 from harness.bench.data.vocabulary import Vocabulary
 from harness.bench.equality import greedy_equality
 from harness.bench.load.health import Bounds
+from harness.bench.load.run import LoadResult
 from harness.bench.measured import Measured, judged, kept
 from harness.bench.plan import Plan
 from harness.bench.served import Served
@@ -102,18 +103,22 @@ class Session:
 
     def judge(self, cell: Cell, served: Served) -> Measured:
         """The same, and nothing is written but what was missing of its records."""
-        asks, lag = self.asks[cell.guided], self.args.loop_lag
+        return judged(cell, self.asks[cell.guided], self.ask(cell, served), self.folder(cell))
+
+    def ask(self, cell: Cell, served: Served, until: int | None = None) -> LoadResult:
+        """Ask what is missing of a cell's requests, or of the first so many of them."""
+        lag = self.args.loop_lag
         self._began(cell)
         with self.console.status(Text(f"{cell.title}: warm-up")) as status:
-            load = measure(
+            return measure(
                 self.plan,
-                asks,
+                self.asks[cell.guided],
                 served,
                 self.folder(cell),
+                until=until,
                 progress=lambda done, whole: status.update(Text(f"{cell.title}: {done} of {whole}")),
                 bounds=None if lag is None else Bounds(loop_lag_p99=lag / 1e3),
             )
-        return judged(cell, asks, load, self.folder(cell))
 
     def _again(self, cell: Cell, served: Served, first: Measured) -> Measured:
         """What came the second time; the first one's records stay beside it. Wrong answers are final."""

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from harness.bench.cells import OFF, Cell, cells_of, is_done
+from harness.bench.cells import OFF, Cell, cells_of, early_shares, is_done
 from harness.bench.history.filing import file_runs
 from harness.bench.load.lost import ServerLost
 from harness.bench.measured import Measured
@@ -49,8 +49,7 @@ def _all(session: Session) -> dict[str, Any]:
     try:
         if session.args.compare:
             return compare(session)
-        for speculation in speculations(session.args):
-            _measure(session, speculation)
+        _measure(session)
         return _told(session)
     except KeyboardInterrupt:
         print(f"interrupted: {_on(session)}", file=sys.stderr)
@@ -58,7 +57,7 @@ def _all(session: Session) -> dict[str, Any]:
     except ServerLost as error:
         raise ServerLost(str(error.args[0]), hint=_on(session)) from None
     except TargetError as error:
-        if session.cells:
+        if session.run_dir.run.get("began"):
             raise type(error)(str(error.args[0]), hint=f"{error.hint} {_on(session)}") from None
         raise
     except (OSError, ExceptionGroup) as error:
@@ -83,12 +82,19 @@ def _on(session: Session) -> str:
     return f"what was measured is kept; go on with: {resume}"
 
 
-def _measure(session: Session, speculation: str) -> None:
-    """Both cells of one server."""
-    with _served(session, speculation) as (served, alive):
-        for cell in cells_of([speculation]):
+def _measure(session: Session) -> None:
+    """All cells: a share of each in turn; each is judged and shown when the last of its requests is asked."""
+    cells = cells_of(speculations(session.args))
+    with ExitStack() as servers:
+        served = {one: servers.enter_context(_served(session, one)) for one in speculations(session.args)}
+        for cell, share in early_shares(cells, session.plan.turns):
+            one, alive = served[cell.speculation]
+            if alive:
+                session.ask(cell, one, until=round(share * len(session.asks[cell.guided])))
+        for cell in cells:
+            one, alive = served[cell.speculation]
             plain = _without_drafts(session.cells, cell)
-            found, result = session.measure(cell, served, alive=alive, plain=plain)
+            found, result = session.measure(cell, one, alive=alive, plain=plain)
             for line in blocks(found, result, session.args.format):
                 session.say(line)
 

@@ -8,7 +8,7 @@ import pytest
 
 from harness.bench.calls import calls_of
 from harness.bench.data.ask import Ask, Guide, GuideKind
-from harness.bench.metrics.counters import between, counters
+from harness.bench.metrics.counters import acceptance_of, between, counters
 from harness.errors import UsageError
 
 METRICS = """# HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.
@@ -62,7 +62,8 @@ def test_token_ids_go_to_completions_and_nowhere_else() -> None:
 
 
 def test_acceptance_of_a_run_is_what_the_counters_grew_by() -> None:
-    found = between(counters(METRICS % (100, 300, 250, 99, 90)), counters(METRICS % (104, 310, 256, 103, 91)))
+    grown = between(counters(METRICS % (100, 300, 250, 99, 90)), counters(METRICS % (104, 310, 256, 103, 91)))
+    found = acceptance_of([grown])
     assert found is not None
     assert (found.steps, found.drafted, found.accepted) == (4, 10, 6)
     assert (found.rate, found.length, found.over_all) == (0.6, 2.5, (1.0, 0.25))
@@ -79,7 +80,7 @@ def test_where_nothing_is_counted_nothing_is_said() -> None:
     quiet, busy = counters(METRICS % (1, 2, 1, 1, 0)), counters(METRICS % (9, 9, 9, 9, 9))
     assert counters("vllm:generation_tokens_total 5.0\n") is None
     assert between(None, busy) is None
-    assert between(quiet, quiet) is None  # no draft in between
+    assert acceptance_of([between(quiet, quiet)]) is None  # no draft in between
     assert between(busy, quiet) is None  # the server restarted
     assert (
         between(counters(METRICS % (5, 20, 15, 5, 5)), counters(METRICS % (8, 24, 6, 3, 3))) is None

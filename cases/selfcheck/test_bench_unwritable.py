@@ -19,6 +19,7 @@ from harness.bench.load.store import Part, RecordFile, read_records
 from harness.cli import main
 from harness.models.tiny import default_cache, ensure
 
+CELLS = ("free", "guided")
 SMALL = ["--requests", "30", "--concurrency", "2", "--output-tokens", "8", "--loop-lag", "5000", "--no-page"]
 
 
@@ -72,17 +73,17 @@ def test_a_disk_that_fills_up_is_told_and_the_run_goes_on(
     model = ensure("peaked", cache=default_cache(os.environ))
     with running(Foreign(extra=EXTRA).app()) as url:
         where = ["--base-url", url, "--tokenizer", str(model), "--reports", str(tmp_path)]
-        with files_of_at_most(12_000):
-            line = told(capsys, "bench", *SMALL, *where)
+        with files_of_at_most(90_000):  # more than a warm-up, less than a cell
+            line = told(capsys, "bench", *SMALL, "--requests", "60", "--output-tokens", "24", *where)
         (run_dir,) = (path for path in tmp_path.iterdir() if path.is_dir())
         assert (line["exit"], "cannot be written: File too large" in line["error"]) == (2, True)
         assert "make room; what was measured is kept; go on with: " in line["error"]
         assert f"bench --resume {run_dir}" in line["error"]
-        first = read_records(run_dir / "records/free").records
-        assert 0 < len(first) < 30
+        first = [one for name in CELLS for one in read_records(run_dir / "records" / name).records]
+        assert 0 < len(first) < 120
         line = told(capsys, "bench", "--resume", run_dir, "--no-page")
-    assert sum(line["cells"]["free"]["streams"].values()) == 30
-    again = read_records(run_dir / "records/free").records
+    assert [sum(line["cells"][name]["streams"].values()) for name in CELLS] == [60, 60]
+    again = [one for name in CELLS for one in read_records(run_dir / "records" / name).records]
     assert all(record in again for record in first)
 
 

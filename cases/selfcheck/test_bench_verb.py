@@ -463,15 +463,23 @@ def test_acceptance_of_a_cell_is_what_the_counters_grew_by(tmp_path: Path) -> No
         return "".join(f"vllm:spec_decode_{name}_total {value}\n" for name, value in names.items())
 
     (tmp_path / "metrics-0-before.txt").write_text(text(10, 30, 20))
-    assert drafts_of(tmp_path, False)[0] is None
-    assert "unknown" in drafts_of(tmp_path, False)[1]
+    assert drafts_of(tmp_path)[0] is None
+    assert "unknown" in drafts_of(tmp_path)[1]
     (tmp_path / "metrics-0-after.txt").write_text(text(20, 60, 25))
-    found, note = drafts_of(tmp_path, False)
+    found, note = drafts_of(tmp_path)
     assert found is not None
     assert (found.length, found.rate, note) == (1.5, 5 / 30, "")
-    assert "--resume" in drafts_of(tmp_path, True)[1]
+    (tmp_path / "metrics-1-before.txt").write_text(text(50, 160, 75))  # others were asked in between
+    assert drafts_of(tmp_path)[0] == found
+    assert "without the requests of 1 of 2 parts" in drafts_of(tmp_path)[1]
+    (tmp_path / "metrics-1-after.txt").write_text(text(60, 200, 110))
+    both, note = drafts_of(tmp_path)
+    assert both is not None
+    assert (both.length, both.rate, note) == (3.0, 40 / 70, "")
+    (tmp_path / "metrics-1-after.txt").unlink()
+    (tmp_path / "metrics-1-before.txt").unlink()
     (tmp_path / "metrics-0-after.txt").write_text(text(20, 30, 20))
-    assert drafts_of(tmp_path, False) == (None, "")  # rows without drafts are no speculation
+    assert drafts_of(tmp_path) == (None, "")  # rows without drafts are no speculation
 
 
 @pytest.mark.parametrize(

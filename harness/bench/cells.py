@@ -6,9 +6,10 @@ Everything that is measured lies in the cell's folder the moment it is there, an
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 from harness.bench.data.ask import Ask
@@ -20,7 +21,7 @@ from harness.bench.load.shape import Closed
 from harness.bench.load.store import read_records
 from harness.bench.load.transport import Endpoint
 from harness.bench.metrics.acceptance import Acceptance
-from harness.bench.metrics.counters import between, counters
+from harness.bench.metrics.counters import acceptance_of, between, counters
 from harness.bench.plan import Plan
 from harness.bench.served import Served
 from harness.errors import TargetError
@@ -63,6 +64,17 @@ def cells_of(speculations: Sequence[str]) -> tuple[Cell, ...]:
     return tuple(Cell(speculation=one, guided=guided) for one in speculations for guided in (False, True))
 
 
+def early_shares(cells: Sequence[Cell], turns: int) -> Iterator[tuple[Cell, Fraction]]:
+    """Who is asked next, and up to which share of its requests, before all are asked for the last share in order.
+
+    Backwards every other time, so that no cell is always the first, or always behind the same one.
+    """
+    for turn in range(1, turns):
+        yield from (
+            (cell, Fraction(turn, turns)) for cell in (cells if (turns - turn) % 2 == 0 else cells[::-1])
+        )
+
+
 def is_done(folder: Path, asks: Sequence[Ask]) -> bool:
     """Whether every request of a cell has its record."""
     return {ask.id for ask in asks} <= read_records(folder).done
@@ -74,24 +86,27 @@ def measure(
     served: Served,
     folder: Path,
     *,
+    until: int | None = None,
     progress: Progress | None = None,
     bounds: Bounds | None = None,
 ) -> LoadResult:
     """Warm up, then measure what is not measured yet, between two looks at the server's counters.
 
+    ``until``: of the first so many requests only, and of the others another time.
+
     ServerLost where the server is gone in the middle; what it did not answer is not measured then.
     """
     calls, endpoint = plan.calls(asks, served.model), Endpoint(url=served.url, api_key=served.api_key)
-    if not is_done(folder, asks):
+    if not is_done(folder, asks[:until]):
         folder.mkdir(parents=True, exist_ok=True)
         _warm_up(plan.warm_up(asks, served.model), endpoint, plan.workload.concurrency, folder / "warm-up")
         part = len(list(folder.glob("metrics-*-before.txt")))
         _keep(served.metrics(), folder / f"metrics-{part}-before.txt")
-        found = _load(plan, calls, endpoint, folder, progress, bounds)
+        found = _load(plan, calls, endpoint, folder, progress, bounds, until)
         _require_server(served, found, folder)
         with suppress(TargetError):  # one that is gone behind the last answer
             _keep(served.metrics(), folder / f"metrics-{part}-after.txt")
-    return _load(plan, calls, endpoint, folder, progress, bounds)
+    return _load(plan, calls, endpoint, folder, progress, bounds, until)
 
 
 def _require_server(served: Served, found: LoadResult, folder: Path) -> None:
@@ -107,20 +122,20 @@ def _require_server(served: Served, found: LoadResult, folder: Path) -> None:
     )
 
 
-def drafts_of(folder: Path, resumed: bool) -> tuple[Acceptance | None, str]:
-    """Acceptance as the server counted it around the cell, and what is missing of it, in words."""
-    parts = sorted(folder.glob("metrics-*-before.txt"))
-    if not parts:
-        return None, ""
-    before = parts[-1]
-    after = before.with_name(before.name.replace("before", "after"))
-    if not after.exists():
+def drafts_of(folder: Path) -> tuple[Acceptance | None, str]:
+    """Acceptance as the server counted it around the parts of a cell, and what is missing of it, in words."""
+    begun = sorted(folder.glob("metrics-*-before.txt"))
+    pairs = [(before, before.with_name(before.name.replace("before", "after"))) for before in begun]
+    ended = [pair for pair in pairs if pair[1].exists()]
+    if begun and not ended:
         return None, "acceptance is unknown: the server's counters could not be read again behind the cell"
-    found = between(counters(before.read_text("utf-8")), counters(after.read_text("utf-8")))
-    if found is not None and not found.drafted:
+    read = [[counters(path.read_text("utf-8")) for path in pair] for pair in ended]
+    found = acceptance_of([between(before, after) for before, after in read])
+    if found is None or not found.drafted:
         return None, ""  # rows without a draft are counted too, and are no speculation
-    note = "acceptance is of the requests behind the last --resume alone" if resumed else ""
-    return found, note if found else ""
+    missing = len(begun) - len(ended)
+    note = f"acceptance is without the requests of {missing} of {len(begun)} parts: the server's counters could not be "
+    return found, f"{note}read again behind them" if missing else ""
 
 
 def _load(
@@ -130,9 +145,10 @@ def _load(
     folder: Path,
     progress: Progress | None,
     bounds: Bounds | None,
+    until: int | None,
 ) -> LoadResult:
     load = LoadPlan(endpoint=endpoint, calls=calls, shape=plan.shape)
-    return run_load(load, folder, resume=True, progress=progress, bounds=bounds)
+    return run_load(load, folder, resume=True, until=until, progress=progress, bounds=bounds)
 
 
 def _warm_up(calls: tuple[Call, ...], endpoint: Endpoint, concurrency: int, folder: Path) -> None:

@@ -84,7 +84,7 @@ def judged(cell: Cell, asks: Sequence[Ask], load: LoadResult, folder: Path) -> M
     """Everything that follows from a cell's records."""
     guides = {ask.guide.name: ask.guide for ask in asks if ask.guide is not None}
     validity = validate(load.records, guides.values()) if guides else None
-    drafts, note = drafts_of(folder, load.health.parts > 1)
+    drafts, note = drafts_of(folder)
     summary = summarise(
         load.records, speculation=drafts, invalid=validity.invalid if validity is not None else None
     )

@@ -23,6 +23,7 @@ USUAL = Workload(name="usual", requests=48, concurrency=4, lengths=Lengths(promp
 """All four cells end within 4 minutes on 2 cores with the tiny model."""
 BRIEF = Workload(name="brief", requests=16, concurrency=4, lengths=Lengths(prompt=64, output=64))
 """For runs that are repeated."""
+TURNS = 4
 WARM_UP_TOKENS = 16
 """Of a warm-up answer: by then every batch size, row shape and grammar of the run has been seen."""
 
@@ -63,6 +64,15 @@ class Plan:
     def at_a_time(self) -> int:
         """Requests that run together, as far as it is known."""
         return self.most_in_flight or self.workload.concurrency
+
+    @property
+    def turns(self) -> int:
+        """In how many shares cells are asked, each cell in turn, so that a slow minute is in all of them.
+
+        A share has twice as many requests as run at a time, or more. Arrivals of an open loop are one share.
+        """
+        shares = self.workload.requests // (2 * self.workload.concurrency)
+        return max(1, min(TURNS, shares)) if self.rate is None else 1
 
     @property
     def shape(self) -> Shape:

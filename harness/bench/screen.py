@@ -137,7 +137,10 @@ def ratios(found: Crossed) -> Iterator[str]:
         f"{_times(found, 'cost_on')} with it"
     )
     if found.halves is not None:
-        yield "intervals: 95 %, of these requests; a slow minute of a single run is in none of them: see --compare"
+        yield (
+            "intervals: 95 %, of these requests; cells of a closed loop take turns, and what slowed one of them alone "
+            "is in none: see --compare"
+        )
 
 
 def _times(found: Crossed, name: str) -> str:

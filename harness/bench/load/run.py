@@ -76,10 +76,13 @@ def run_load(
     folder: Path,
     *,
     resume: bool = False,
+    until: int | None = None,
     progress: Progress | None = None,
     bounds: Bounds | None = None,
 ) -> LoadResult:
     """Run a plan and keep every record in ``folder``. ``progress`` hears (measured, all) a few times a second.
+
+    ``until``: only the first so many calls; the others are left to a later run that resumes this one.
 
     Raises:
         UsageError: a URL that is none, a folder with records of another plan or, without ``resume``, of any.
@@ -92,12 +95,13 @@ def run_load(
     digest = plan_digest(plan.calls, plan.shape)
     folder.mkdir(parents=True, exist_ok=True)
     places, begin, parts = _left(plan, folder, digest, resume)
+    places = places if until is None else [place for place in places if place < until]
     if places:
         left = _only(plan, places)
         clock = Clock(time.monotonic() - begin)
         part = Part(plan=digest, begin=begin, unix=time.time())
-        done = len(plan.calls) - len(left.calls)
-        told = _counting(progress, done, len(plan.calls))
+        whole = len(plan.calls[:until])
+        told = _counting(progress, whole - len(left.calls), whole)
         if plan.workers:
             from harness.bench.load.workers import run_workers
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from harness.bench.metrics.acceptance import Acceptance, from_counters
 
@@ -45,8 +47,22 @@ def counters(metrics: str) -> Counters | None:
     )
 
 
-def between(before: Counters | None, after: Counters | None) -> Acceptance | None:
-    """What grew in between. ``None``: no speculation, no draft, or a counter that went back (the server restarted)."""
+def acceptance_of(parts: Sequence[Counters | None]) -> Acceptance | None:
+    """What grew in all parts of a run together; ``None``: no draft, or a part of which nothing is known."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    places = zip_longest(*(part.per_position for part in known), fillvalue=0)
+    return from_counters(
+        sum(part.drafts for part in known),
+        sum(part.drafted for part in known),
+        sum(part.accepted for part in known),
+        [sum(place) for place in places],
+    )
+
+
+def between(before: Counters | None, after: Counters | None) -> Counters | None:
+    """What grew in between. ``None``: no speculation, or a counter that went back (the server restarted)."""
     if before is None or after is None:
         return None
     pairs = [
@@ -61,4 +77,4 @@ def between(before: Counters | None, after: Counters | None) -> Acceptance | Non
     grown = [late - early for early, late in pairs]
     if min(grown) < 0 or len(after.per_position) < len(before.per_position):
         return None
-    return from_counters(grown[0], grown[1], grown[2], grown[3:])
+    return Counters(drafts=grown[0], drafted=grown[1], accepted=grown[2], per_position=tuple(grown[3:]))

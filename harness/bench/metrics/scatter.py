@@ -2,7 +2,7 @@
 
 Cells ask the same requests, so block k of one is held against block k of the other. Requests that run at a time share
 their steps and are one observation, never several: a block holds as many of them as run at a time, or more. What
-happened to a whole run (a slow minute, another neighbour) is in all of its blocks, and so in no such interval.
+slowed one cell alone is in all of its blocks, and so in no such interval; cells that take turns share slow minutes.
 """
 
 from __future__ import annotations
