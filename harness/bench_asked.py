@@ -17,7 +17,7 @@ from harness.bench.data.ask import Ask
 from harness.bench.data.drawn import Lengths
 from harness.bench.data.workload import digest, preset
 from harness.bench.history.dataset import Dataset
-from harness.bench.kept import require_kept
+from harness.bench.kept import Asked, require_kept
 from harness.bench.load.transport import Endpoint, choose
 from harness.bench.machine import hardware
 from harness.bench.plan import BRIEF, USUAL, Plan
@@ -29,23 +29,6 @@ from harness.rundir import RunDir
 
 ENGINE_TOKENS = 1024
 SPARE_TOKENS = 8
-KEPT = (
-    "base_url",
-    "model",
-    "tokenizer",
-    "format",
-    "loop_lag",
-    "variant",
-    "spec",
-    "k",
-    "regime",
-    "preset",
-    "compare",
-    "rounds",
-)
-"""Arguments that a resumed run takes over; the plan is kept by itself."""
-KEPT_LATER = ("history", "series", "commit", "layout", "graphs")
-"""The same, which runs of earlier versions did not have."""
 
 
 def plan_of(args: argparse.Namespace) -> Plan:
@@ -105,7 +88,7 @@ def opened(args: argparse.Namespace) -> tuple[RunDir, Plan, argparse.Namespace]:
             if args.base_url or args.variant == "fixed"
             else f"bench-{args.variant}"
         )
-        setting = {key: getattr(args, key) for key in (*KEPT, *KEPT_LATER)}
+        setting = {key: getattr(args, key) for key in Asked.__struct_fields__}
         setting["tokenizer"] = None if args.tokenizer is None else str(args.tokenizer.resolve())
         about = {
             "name": name,
@@ -120,18 +103,17 @@ def opened(args: argparse.Namespace) -> tuple[RunDir, Plan, argparse.Namespace]:
         return RunDir.create(args.reports or reports_folder(), name, about), plan, args
     run_dir = RunDir.resume(args.resume)
     try:
-        plan = require_kept(run_dir.run).plan
-        setting = {key: run_dir.run["setting"][key] for key in KEPT}
-        setting |= {key: run_dir.run["setting"].get(key) for key in KEPT_LATER}
-    except (msgspec.ValidationError, KeyError) as error:
+        kept = require_kept(run_dir.run)
+    except msgspec.ValidationError as error:
         raise UsageError(
             f"{args.resume}/run.json: is not of a benchmark: {type(error).__name__} {error}",
             hint="pass --resume a directory that bench made",
         ) from None
+    setting = msgspec.structs.asdict(kept.setting)
     setting["tokenizer"] = None if setting["tokenizer"] is None else Path(setting["tokenizer"])
     asked = argparse.Namespace(**vars(args) | setting)
     _require_same_code(run_dir, served(asked))
-    return run_dir, plan, asked
+    return run_dir, kept.plan, asked
 
 
 def served(args: argparse.Namespace) -> Revision | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from harness.bench.cells import OFF, Cell
+from harness.bench.cells import KINDS, OFF, Cell
 from harness.bench.costs import Cost, cost
 from harness.bench.measured import Measured
 from harness.bench.screen import SYNTHETIC, table
@@ -23,7 +23,6 @@ from harness.bench_session import Session
 
 RIGHT = "fixed"
 """Whose answers without speculation are everybody's."""
-KINDS = (False, True)
 CONCLUSIONS = {
     0: "the price of {} is known",
     1: "{} is wrong, and what is wrong has no price",

@@ -45,7 +45,10 @@ def own(
         try:
             yield served
         except ServerLost as error:
-            raise ServerLost(f"{error.args[0]}; {_end_of(server)}", hint=error.hint) from None
+            if error.url != served.url:
+                raise
+            told = f"{error.args[0]}; {_end_of(server)}"
+            raise ServerLost(told, url=error.url, hint=error.hint) from None
 
 
 def remembered(run_dir: RunDir, speculation: str) -> Served | None:

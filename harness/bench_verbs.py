@@ -55,7 +55,7 @@ def _all(session: Session) -> dict[str, Any]:
         print(f"interrupted: {_on(session)}", file=sys.stderr)
         raise
     except ServerLost as error:
-        raise ServerLost(str(error.args[0]), hint=_on(session)) from None
+        raise ServerLost(str(error.args[0]), url=error.url, hint=_on(session)) from None
     except TargetError as error:
         if session.run_dir.run.get("began"):
             raise type(error)(str(error.args[0]), hint=f"{error.hint} {_on(session)}") from None

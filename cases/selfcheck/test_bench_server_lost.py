@@ -13,11 +13,13 @@ import pytest
 from cases.selfcheck.benching import shifted, stream
 from cases.selfcheck.mortal import serving
 from harness.bench.history.results import read_all
-from harness.bench.load.lost import lost
+from harness.bench.load.lost import ServerLost, lost
 from harness.bench.load.store import read_records
 from harness.bench.record import Outcome
+from harness.bench_serving import own
 from harness.cli import main
 from harness.models.tiny import default_cache, ensure
+from harness.rundir import RunDir
 
 
 def test_a_run_whose_server_ends_goes_on_with_the_next_one(
@@ -57,6 +59,18 @@ def test_a_run_whose_server_ends_goes_on_with_the_next_one(
     nights = [read_all([run_dir])[cell][0].run.time for cell in ("free", "guided")]
     assert set(nights) == {datetime.fromisoformat(json.loads((run_dir / "run.json").read_text())["time"])}
     assert len((run_dir / "records/free/lost-0.jsonl").read_text().splitlines()) == 1
+
+
+def test_of_two_servers_only_the_one_that_was_lost_is_told_of(tmp_path: Path) -> None:
+    run_dir = RunDir.create(tmp_path, "bench", {})
+    with (
+        pytest.raises(ServerLost) as told,
+        own(run_dir, "off", ["--preset", "peaked"]) as lost_one,
+        own(run_dir, "mtp", ["--preset", "peaked"]),
+    ):
+        raise ServerLost("gone", url=lost_one.url)
+    log = f"{run_dir.path}/server-off.log"
+    assert told.value.args[0] == f"gone; the process is still there, its log is {log}"
 
 
 def test_what_a_living_server_cut_was_measured() -> None:

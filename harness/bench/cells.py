@@ -27,6 +27,8 @@ from harness.bench.served import Served
 from harness.errors import TargetError
 
 OFF, AS_SERVED = "off", "as served"
+KINDS = (False, True)
+"""Of requests: free, guided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,7 @@ class Cell:
 
 def cells_of(speculations: Sequence[str]) -> tuple[Cell, ...]:
     """Both kinds of requests for each server, in the order in which servers are started."""
-    return tuple(Cell(speculation=one, guided=guided) for one in speculations for guided in (False, True))
+    return tuple(Cell(speculation=one, guided=guided) for one in speculations for guided in KINDS)
 
 
 def early_shares(cells: Sequence[Cell], turns: int) -> Iterator[tuple[Cell, Fraction]]:
@@ -97,16 +99,17 @@ def measure(
     ServerLost where the server is gone in the middle; what it did not answer is not measured then.
     """
     calls, endpoint = plan.calls(asks, served.model), Endpoint(url=served.url, api_key=served.api_key)
-    if not is_done(folder, asks[:until]):
-        folder.mkdir(parents=True, exist_ok=True)
-        _warm_up(plan.warm_up(asks, served.model), endpoint, plan.workload.concurrency, folder / "warm-up")
-        part = len(list(folder.glob("metrics-*-before.txt")))
-        _keep(served.metrics(), folder / f"metrics-{part}-before.txt")
-        found = _load(plan, calls, endpoint, folder, progress, bounds, until)
-        _require_server(served, found, folder)
-        with suppress(TargetError):  # one that is gone behind the last answer
-            _keep(served.metrics(), folder / f"metrics-{part}-after.txt")
-    return _load(plan, calls, endpoint, folder, progress, bounds, until)
+    if is_done(folder, asks[:until]):
+        return _load(plan, calls, endpoint, folder, progress, bounds, until)
+    folder.mkdir(parents=True, exist_ok=True)
+    _warm_up(plan.warm_up(asks, served.model), endpoint, plan.workload.concurrency, folder / "warm-up")
+    part = len(list(folder.glob("metrics-*-before.txt")))
+    _keep(served.metrics(), folder / f"metrics-{part}-before.txt")
+    found = _load(plan, calls, endpoint, folder, progress, bounds, until)
+    _require_server(served, found, folder)
+    with suppress(TargetError):  # one that is gone behind the last answer
+        _keep(served.metrics(), folder / f"metrics-{part}-after.txt")
+    return found
 
 
 def _require_server(served: Served, found: LoadResult, folder: Path) -> None:
@@ -118,7 +121,8 @@ def _require_server(served: Served, found: LoadResult, folder: Path) -> None:
     set_aside(folder, left)
     whole = len([record for record in found.records if not record.warm_up])
     raise ServerLost(
-        f"{folder.name}: the server was lost, {whole - len(left)} of {whole} requests measured: {missing}"
+        f"{folder.name}: the server was lost, {whole - len(left)} of {whole} requests measured: {missing}",
+        url=served.url,
     )
 
 

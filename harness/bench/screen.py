@@ -8,13 +8,13 @@ from typing import Any
 from rich.table import Table
 
 from harness.bench.block import ABSENT, block
+from harness.bench.cells import KINDS
 from harness.bench.load.health import Health
 from harness.bench.measured import Measured
 from harness.bench.metrics.crossed import RATIOS, Crossed
 from harness.bench.metrics.scatter import half_width
 from harness.bench.own_block import own_block
 
-KINDS = (False, True)
 SYNTHETIC = "figures of a synthetic model on this machine: ratios of this engine, not of yours"
 
 

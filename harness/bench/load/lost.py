@@ -22,10 +22,14 @@ ENDED = (Outcome.CUT, Outcome.NO_CONNECTION)
 
 
 class ServerLost(TargetError):
-    """The server was there, and is not any more. What it was measured by is kept."""
+    """The server at ``url`` was there, and is not any more. What it was measured by is kept."""
 
     exit_code = 1
     usual_hint = "see why it ended; the same command, or bench --resume RUN_DIR, asks what is missing"
+
+    def __init__(self, message: str, *, url: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.url = url
 
 
 def lost(records: Sequence[RequestRecord]) -> tuple[RequestRecord, ...]:
